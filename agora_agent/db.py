@@ -1,0 +1,72 @@
+"""What the three databases do differently, said once: the clock, binary text, share locks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from django.db import models, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import DateTimeField, Func
+
+
+class DbNow(Func):
+    """The database's clock in UTC, at this statement (not at the start of the transaction).
+
+    Django's own ``Now()`` gives the session's zone on MySQL while datetimes are stored in UTC: leases would be
+    judged expired as soon as they are written.
+    """
+
+    arity = 0
+    output_field = DateTimeField()
+    function = "STATEMENT_TIMESTAMP"
+
+    def as_mysql(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        template = "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
+def database_now(using: str) -> dt.datetime:
+    """One reading of the database's clock, for values that must be known in Python. One query."""
+    with transaction.get_connection(using).cursor() as cursor:
+        connection = transaction.get_connection(using)
+        match connection.vendor:
+            case "postgresql":
+                cursor.execute("SELECT STATEMENT_TIMESTAMP()")
+            case "mysql":
+                cursor.execute("SELECT UTC_TIMESTAMP(6)")
+            case _:
+                cursor.execute("SELECT STRFTIME('%Y-%m-%d %H:%M:%f', 'NOW')")
+        [value] = cursor.fetchone()
+    if isinstance(value, str):
+        value = dt.datetime.fromisoformat(value)
+    return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+
+
+if TYPE_CHECKING:
+    _CharField = models.CharField[str, str]
+else:
+    _CharField = models.CharField
+
+
+class KeyField(_CharField):
+    """Text that is compared byte by byte: ids, keys, names, digests, references.
+
+    MySQL and MariaDB compare text blind to case and trailing spaces unless the column says otherwise; the other
+    databases need nothing.
+    """
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+        parameters: dict[str, Any] = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            # NO PAD: under utf8mb4_bin "a" and "a " are equal
+            mariadb = getattr(connection, "mysql_is_mariadb", False)
+            parameters["collation"] = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        return parameters
+
+    def deconstruct(self) -> Any:
+        name, _, args, kwargs = super().deconstruct()
+        return name, "agora_agent.db.KeyField", args, kwargs

@@ -1,0 +1,24 @@
+"""The rows: what a run is, what it did, who decided, what was streamed."""
+
+from agora_agent.models.audit import AccessEntry, AuditEntry, AuditHead
+from agora_agent.models.decision import Decision
+from agora_agent.models.frame import Frame, Stream
+from agora_agent.models.run import AgentRun, IdempotencyKey
+from agora_agent.models.thread import Message, Thread
+from agora_agent.models.tool_call import ToolCall
+from agora_agent.models.usage import Usage
+
+__all__ = [
+    "AccessEntry",
+    "AgentRun",
+    "AuditEntry",
+    "AuditHead",
+    "Decision",
+    "Frame",
+    "IdempotencyKey",
+    "Message",
+    "Stream",
+    "Thread",
+    "ToolCall",
+    "Usage",
+]
