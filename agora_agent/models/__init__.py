@@ -5,7 +5,7 @@ from agora_agent.models.decision import Decision
 from agora_agent.models.frame import Frame, Stream
 from agora_agent.models.run import AgentRun, IdempotencyKey
 from agora_agent.models.thread import Message, Thread
-from agora_agent.models.tool_call import ToolCall
+from agora_agent.models.tool_call import PendingApproval, ToolCall
 from agora_agent.models.usage import Usage
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Frame",
     "IdempotencyKey",
     "Message",
+    "PendingApproval",
     "Stream",
     "Thread",
     "ToolCall",

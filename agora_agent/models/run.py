@@ -92,6 +92,7 @@ class AgentRun(ActorMixin):
         indexes = [
             models.Index(fields=["actor", "-created_at"], name="agora_run_actor"),
             models.Index(fields=["status", "-created_at"], name="agora_run_status"),
+            models.Index(fields=["-created_at"], name="agora_run_newest"),
             models.Index(fields=["status", "durable", "heartbeat_at"], name="agora_run_stale"),
         ]
         constraints = [

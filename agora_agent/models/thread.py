@@ -39,7 +39,10 @@ class Thread(ActorMixin):
         verbose_name = _("thread")
         verbose_name_plural = _("threads")
         default_permissions = ("view",)
-        indexes = [models.Index(fields=["actor", "-updated_at"], name="agora_thread_actor")]
+        indexes = [
+            models.Index(fields=["actor", "-updated_at"], name="agora_thread_actor"),
+            models.Index(fields=["-updated_at"], name="agora_thread_newest"),
+        ]
 
     def __str__(self) -> str:
         return str(self.id)

@@ -138,3 +138,13 @@ class ToolCall(models.Model):
         """The key that this call's wait listens to: ``tool:<runId>:<callId>``, later rounds with their number."""
         suffix = "" if self.round == 1 else f":{self.round}"
         return f"tool:{self.run_id}:{self.call_id}{suffix}"
+
+
+class PendingApproval(ToolCall):
+    """The same row as the admin's inbox shows it: a call that waits, or waited, for a person's word."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("pending approval")
+        verbose_name_plural = _("pending approvals")
+        default_permissions = ("view",)
