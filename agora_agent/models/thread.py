@@ -14,8 +14,8 @@ class ThreadQuerySet(models.QuerySet["Thread"]):
     """Threads by what they are."""
 
     def alive(self) -> ThreadQuerySet:
-        """Not deleted by their owner."""
-        return self.filter(deleted_at=None)
+        """Conversations that people see: not deleted by their owner, not the transcript of a delegated run."""
+        return self.filter(deleted_at=None, parent_run_id=None)
 
 
 class Thread(ActorMixin):
@@ -27,6 +27,8 @@ class Thread(ActorMixin):
     persona = models.CharField(max_length=64, default="", blank=True)
     #: The run that holds this thread, claimed and released by compare-and-set.
     active_run_id = models.UUIDField(null=True, blank=True)
+    #: Set for the transcript of a delegated run: the run that delegated. Never listed, never sent to.
+    parent_run_id = models.UUIDField(null=True, blank=True)
     #: The number of the newest message; the row lock on this counter orders the messages.
     last_seq = models.BigIntegerField(default=0)
     created_at = models.DateTimeField(db_default=DbNow())
