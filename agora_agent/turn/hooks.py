@@ -127,6 +127,8 @@ class Assessment:
     approver: str = ""
     expires_seconds: float | None = None
     preview: str = ""
+    #: Names of people who may decide, for the card; empty when they are many or the requester decides.
+    waiting_for: tuple[str, ...] = ()
     at_most_once: bool = False
     queue: str = "default"
 
