@@ -1,0 +1,19 @@
+"""The server's entry point. With the ``thread`` dispatcher this process also drives the runs."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backoffice.settings")
+
+from django.core.asgi import get_asgi_application
+
+application = get_asgi_application()
+
+from django.conf import settings
+
+if settings.DISPATCHER == "thread" or not settings.AGORA_AGENT["DURABLE"]:
+    import agora_agent
+
+    # Recovery of what an earlier process left begins now, not with the first request.
+    agora_agent.serve()

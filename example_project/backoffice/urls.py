@@ -1,0 +1,20 @@
+"""The chat at ``/``, the agent's routes under ``/agent/``, the admin under ``/admin/``."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.contrib.auth import views as auth_views
+from django.urls import include, path
+
+from shop import views
+
+admin.site.site_header = "Shop back office"
+admin.site.site_title = "Shop"
+
+urlpatterns = [
+    path("", views.chat, name="chat"),
+    path("login", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout", auth_views.LogoutView.as_view(), name="logout"),
+    path("admin/", admin.site.urls),
+    path("agent/", include("agora_agent.api.urls")),
+]

@@ -1,0 +1,1 @@
+"""A small shop's back office: orders, refunds, parcels, and the agents that work on them."""
