@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow, KeyField
 from agora_agent.ids import new_id
-from agora_agent.models.fields import CodecField
+from agora_agent.models.fields import CodecField, PrimaryManager
 
 
 class AppendOnlyQuerySet(models.QuerySet[Any]):
@@ -28,6 +28,8 @@ class AuditHead(models.Model):
     chain = KeyField(primary_key=True, max_length=64)
     length = models.BigIntegerField(default=0)
     head = KeyField(max_length=64, default="", blank=True)
+
+    objects = PrimaryManager()
 
     class Meta:
         default_permissions = ()
@@ -50,7 +52,7 @@ class AuditEntry(models.Model):
     previous = KeyField(max_length=64, default="", blank=True)
     hash = KeyField(max_length=64)
 
-    objects = AppendOnlyQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(AppendOnlyQuerySet)()
 
     class Meta:
         verbose_name = _("audit entry")
@@ -79,6 +81,8 @@ class AccessEntry(models.Model):
     via = models.CharField(max_length=16, default="", blank=True)
     content = CodecField(default=dict)
     at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         verbose_name = _("access entry")

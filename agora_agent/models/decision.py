@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow, KeyField
 from agora_agent.ids import new_id
-from agora_agent.models.fields import CodecField
+from agora_agent.models.fields import CodecField, PrimaryManager
 from agora_agent.models.tool_call import ToolCall
 
 
@@ -45,6 +45,8 @@ class Decision(models.Model):
     #: Answers to questions, or the outcome that settles an unknown one.
     reply = CodecField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         verbose_name = _("decision")

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.db import models
+from django.db import models, router
 
 from agora_agent import codec
 from agora_agent.db import KeyField
 
 if TYPE_CHECKING:
     _TextField = models.TextField[Any, Any]
+    _Manager = models.Manager[Any]
 else:
     _TextField = models.TextField
+    _Manager = models.Manager
 
 
 class CodecField(_TextField):
@@ -37,6 +39,14 @@ class CodecField(_TextField):
     def deconstruct(self) -> Any:
         name, _, args, kwargs = super().deconstruct()
         return name, "agora_agent.models.fields.CodecField", args, kwargs
+
+
+class PrimaryManager(_Manager):
+    """Reads from the database that is written: a decision or a checkpoint never trusts a replica."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        queryset = super().get_queryset()
+        return queryset if self._db else queryset.using(router.db_for_write(self.model))
 
 
 class ActorMixin(models.Model):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 
 from agora_agent.db import DbNow, KeyField
-from agora_agent.models.fields import CodecField
+from agora_agent.models.fields import CodecField, PrimaryManager
 
 
 class Stream(models.Model):
@@ -19,6 +19,8 @@ class Stream(models.Model):
     terminal_event = models.CharField(max_length=16, default="", blank=True)
     terminal_data = CodecField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         default_permissions = ()
@@ -37,6 +39,8 @@ class Frame(models.Model):
     event = KeyField(max_length=32, default="", blank=True)
     data = CodecField()
     created_at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         default_permissions = ()

@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow, KeyField
 from agora_agent.ids import new_id
-from agora_agent.models.fields import ActorMixin, CodecField
+from agora_agent.models.fields import ActorMixin, CodecField, PrimaryManager
 from agora_agent.models.thread import Thread
 
 
@@ -72,7 +72,7 @@ class AgentRun(ActorMixin):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
 
-    objects = RunQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(RunQuerySet)()
 
     class Meta:
         verbose_name = _("run")
@@ -124,6 +124,8 @@ class IdempotencyKey(models.Model):
     body_digest = KeyField(max_length=64)
     run = models.ForeignKey(AgentRun, on_delete=models.CASCADE, related_name="+")
     created_at = models.DateTimeField(db_default=DbNow(), db_index=True)
+
+    objects = PrimaryManager()
 
     class Meta:
         default_permissions = ()

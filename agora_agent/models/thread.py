@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow
 from agora_agent.ids import new_id
-from agora_agent.models.fields import ActorMixin, CodecField
+from agora_agent.models.fields import ActorMixin, CodecField, PrimaryManager
 
 
 class ThreadQuerySet(models.QuerySet["Thread"]):
@@ -35,7 +35,7 @@ class Thread(ActorMixin):
     updated_at = models.DateTimeField(db_default=DbNow())
     deleted_at = models.DateTimeField(null=True, blank=True)
 
-    objects = ThreadQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(ThreadQuerySet)()
 
     class Meta:
         verbose_name = _("thread")
@@ -69,6 +69,8 @@ class Message(models.Model):
     tool_results = CodecField(default=list, blank=True)
     model = models.CharField(max_length=190, default="", blank=True)
     created_at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         verbose_name = _("message")

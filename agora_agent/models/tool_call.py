@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow, KeyField
 from agora_agent.ids import new_id
-from agora_agent.models.fields import CodecField
+from agora_agent.models.fields import CodecField, PrimaryManager
 from agora_agent.models.run import AgentRun
 
 
@@ -95,7 +95,7 @@ class ToolCall(models.Model):
     launched_at = models.DateTimeField(null=True, blank=True)
     executed_at = models.DateTimeField(null=True, blank=True)
 
-    objects = ToolCallQuerySet.as_manager()
+    objects = PrimaryManager.from_queryset(ToolCallQuerySet)()
 
     class Meta:
         verbose_name = _("tool call")

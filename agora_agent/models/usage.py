@@ -6,6 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from agora_agent.db import DbNow
+from agora_agent.models.fields import PrimaryManager
 from agora_agent.models.run import AgentRun
 
 
@@ -29,6 +30,8 @@ class Usage(models.Model):
     reasoning_tokens = models.BigIntegerField(null=True, blank=True)
     cost_usd = models.DecimalField(max_digits=18, decimal_places=9, null=True, blank=True)
     created_at = models.DateTimeField(db_default=DbNow())
+
+    objects = PrimaryManager()
 
     class Meta:
         verbose_name = _("usage")
