@@ -127,9 +127,11 @@ def run() -> int:
             processes.append(server(host, port))
             if dispatcher in WORKERS:
                 processes.append(spawn(python(*WORKERS[dispatcher]), stdout=subprocess.DEVNULL))
-            shown = "localhost" if host in ("127.0.0.1", "0.0.0.0") else host  # noqa: S104
+            shown = "localhost" if host in ("127.0.0.1", "0.0.0.0") else host
             base = f"http://{shown}:{port}"
-            wait_until_listening(f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}", processes[0], stopping)  # noqa: S104
+            wait_until_listening(
+                f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}", processes[0], stopping
+            )
         if not stopping.is_set():
             print(f"Chat:     {base}/")
             print(f"Admin:    {base}/admin/")

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backoffice.settings")
-
+from django.conf import settings
 from django.core.asgi import get_asgi_application
+
+import agora_agent
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "backoffice.settings")
 
 application = get_asgi_application()
 
-from django.conf import settings
-
 if settings.DISPATCHER == "thread" or not settings.AGORA_AGENT["DURABLE"]:
-    import agora_agent
-
     # Recovery of what an earlier process left begins now, not with the first request.
     agora_agent.serve()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.auth import views as auth_views
 from django.urls import include, path
-
 from shop import views
 
 admin.site.site_header = "Shop back office"

@@ -6,15 +6,17 @@ import os
 from decimal import Decimal
 from typing import Any
 
-from agora_agent import Agent, ToolContext, ToolError, register, tool
-from agora_agent.models import ToolCall
 from django.db import transaction
 
+from agora_agent import Agent, ToolContext, ToolError, register, tool
+from agora_agent.models import ToolCall
 from shop.models import Note, Order, Parcel, Refund
 
 
 def _order(ctx: ToolContext, number: str) -> Order:
-    order = Order.objects.visible_to(ctx.user).filter(number=number.strip()).select_related("customer").first()
+    order = (
+        Order.objects.visible_to(ctx.user).filter(number=number.strip()).select_related("customer").first()
+    )
     if order is None:
         raise ToolError(f"There is no order {number} that {ctx.user.get_username()} may see.")
     return order
@@ -73,7 +75,9 @@ def list_orders(ctx: ToolContext, status: str = "") -> list[dict[str, Any]]:
 
 
 def _refund_preview(ctx: ToolContext, number: str, amount: Decimal, reason: str) -> str:
-    order = Order.objects.visible_to(ctx.user).filter(number=number.strip()).select_related("customer").first()
+    order = (
+        Order.objects.visible_to(ctx.user).filter(number=number.strip()).select_related("customer").first()
+    )
     to = order.customer.get_username() if order else "nobody: this order is not the customer's"
     return f"Refund {amount:.2f} EUR of order {number} to {to} because {reason}"
 

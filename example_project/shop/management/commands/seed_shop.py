@@ -41,7 +41,13 @@ PEOPLE: dict[str, tuple[bool, bool, tuple[str, ...]]] = {
 }
 # number, customer, status, items [(name, quantity, price)], placed on
 ORDERS = [
-    ("1001", "alice", "delivered", [("Teapot, blue", 1, "42.50"), ("Green tea, 100 g", 2, "9.90")], (2026, 1, 12)),
+    (
+        "1001",
+        "alice",
+        "delivered",
+        [("Teapot, blue", 1, "42.50"), ("Green tea, 100 g", 2, "9.90")],
+        (2026, 1, 12),
+    ),
     ("1002", "alice", "shipped", [("Tea towel", 3, "8.00")], (2026, 2, 3)),
     ("1003", "alice", "open", [("Kettle", 1, "89.00")], (2026, 2, 20)),
     ("2001", "bob", "delivered", [("Espresso cups, set of 4", 1, "36.00")], (2026, 1, 25)),
@@ -76,7 +82,9 @@ class Command(BaseCommand):
                     },
                 )
         if options["verbosity"] > 0:
-            self.stdout.write(f"{len(PEOPLE)} people, {len(ORDERS)} orders, {len(PARCELS)} parcels are there.")
+            self.stdout.write(
+                f"{len(PEOPLE)} people, {len(ORDERS)} orders, {len(PARCELS)} parcels are there."
+            )
 
     def _person(self, name: str, is_staff: bool, is_superuser: bool, permissions: tuple[str, ...]) -> None:
         user, created = get_user_model().objects.get_or_create(
