@@ -222,7 +222,7 @@ def tour(shop: Shop) -> None:
     shop.start()
 
     title("alice asks; the answer streams")
-    message = f"Please refund {AMOUNT} EUR of order {order}, the teapot arrived chipped"
+    message = f"Please refund {AMOUNT} EUR of order {order} because the teapot arrived chipped"
     print(f"  alice: {message}\n")
     before = Printer()
     call: dict[str, Any] = {}

@@ -33,9 +33,10 @@ def _parcel(ctx: ToolContext, number: str) -> Parcel:
 def _summary(order: Order) -> dict[str, Any]:
     return {
         "number": order.number,
+        "customer": order.customer.get_username(),
         "status": order.status,
         "total": order.total,
-        "refunded": order.refunded,
+        "refundable": order.refundable,
         "placed_on": order.placed_on,
     }
 
@@ -48,7 +49,7 @@ def _delay(ctx: ToolContext, name: str) -> bool:
 
 @tool(kind="read")
 def find_order(ctx: ToolContext, number: str) -> dict[str, Any]:
-    """Look up one order: status, total, items, what was refunded.
+    """Look up one order: status, items, parcels, total, and what of it can still be refunded.
 
     Args:
         number: the order's number, for example "1001".
@@ -65,7 +66,7 @@ def list_orders(ctx: ToolContext, status: str = "") -> list[dict[str, Any]]:
     Args:
         status: open, shipped, delivered or cancelled; empty for all of them.
     """
-    orders = Order.objects.visible_to(ctx.user)
+    orders = Order.objects.visible_to(ctx.user).select_related("customer")
     wanted = status.strip().lower()
     if wanted not in ("", "all", "any"):
         if wanted not in Order.Status.values:
