@@ -1,0 +1,57 @@
+"""From a request to the actor whose runs it starts and sees."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractUser
+
+from agora_agent.conf import instance
+
+logger = logging.getLogger("agora_agent.governance")
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Whose the runs are."""
+
+    kind: str
+    user: AbstractUser
+    tenant: str = ""
+
+    @property
+    def ref(self) -> str:
+        """``<kind>:<primary key>``."""
+        return f"{self.kind}:{self.user.pk}"
+
+
+class ActorResolver(Protocol):
+    """Names the actor of a request; None refuses it."""
+
+    def resolve(self, request: Any) -> Actor | None: ...
+
+
+class AuthActorResolver:
+    """The signed-in, active user of ``request.user``; tenant is the empty string."""
+
+    def resolve(self, request: Any) -> Actor | None:
+        """The actor, or None for an anonymous, inactive or foreign kind of user."""
+        user = getattr(request, "user", None)
+        if not isinstance(user, get_user_model()) or user.pk is None:
+            return None
+        if user.is_authenticated is not True or user.is_active is not True:
+            return None
+        return Actor(kind="user", user=user)  # type: ignore[arg-type]
+
+
+def resolve_actor(request: Any) -> Actor | None:
+    """What the configured resolver says. One that raises, or answers with something else, names nobody."""
+    try:
+        actor = instance("ACTOR_RESOLVER").resolve(request)
+    except Exception:
+        logger.exception("The actor resolver failed: the request has no actor.")
+        return None
+    return actor if isinstance(actor, Actor) else None

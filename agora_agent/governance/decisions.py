@@ -1,0 +1,389 @@
+"""The one door through which people decide: everything that approves, rejects, settles or expires a call."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any, Literal, cast, get_args
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import AbstractUser
+from django.db import transaction
+
+from agora_agent import codec
+from agora_agent.db import DbNow, database_now
+from agora_agent.exceptions import (
+    AgoraError,
+    AlreadyDecided,
+    Changed,
+    Expired,
+    Forbidden,
+    InvalidInput,
+    NotVisible,
+    RunNotActive,
+    WrongReply,
+)
+from agora_agent.governance import audit
+from agora_agent.governance.locking import lock_call, retrying
+from agora_agent.governance.ownership import get_call, may_decide, may_settle
+from agora_agent.governance.principal import Impersonated, Principal, is_acting
+from agora_agent.governance.rights import fresh_user
+from agora_agent.governance.standing import STATUS, Standing, is_by, outcome_of, settlement_of, who
+from agora_agent.models import AgentRun, Decision, ToolCall, write_alias
+from agora_agent.streaming import frames
+from agora_agent.turn import runner
+
+Verdict = Literal["approve", "reject", "answer", "skip"]
+Outcome = Literal["again", "done", "failed"]
+
+#: ``via`` of what no person did.
+POLICY = "policy"
+
+MAX_REASON = 4096
+MAX_LABEL = 64
+
+_CALL_STATUS = {
+    Decision.Verdict.APPROVE: ToolCall.Status.APPROVED,
+    Decision.Verdict.REJECT: ToolCall.Status.REJECTED,
+    Decision.Verdict.EXPIRE: ToolCall.Status.EXPIRED,
+}
+#: Answers that refuse an attempt, rather than a slip of the pen: these leave an access entry.
+_REFUSED = {403, 404, 409, 410}
+
+
+def decide(
+    principal: Principal,
+    *,
+    call_id: object,
+    run_id: object = None,
+    verdict: Verdict,
+    reason: str = "",
+    digest: str | None = None,
+    answers: object = None,
+    client_label: str = "",
+) -> Standing:
+    """Approve or reject a call that waits. The first decision wins; it is stored before anybody is told.
+
+    Args:
+        principal: who, as the door knows them.
+        call_id: the provider's id of the call.
+        run_id: its run; may be left out while only one waiting call has this id.
+        verdict: what they say.
+        reason: their words, stored, shown and told to the model.
+        digest: of the arguments that they were shown.
+        answers: replies to questions; an approval takes none.
+        client_label: the client's own word for itself.
+
+    Returns:
+        The decision that stands. The same again by the same person has no second effect.
+
+    Raises:
+        NotVisible: no such call that they may see or decide.
+        Ambiguous: several waiting calls have this id.
+        Forbidden: not theirs to decide, or a tool, model or policy is deciding.
+        RunNotActive: the run has ended.
+        Expired: too late.
+        WrongReply: an answer to an approval.
+        Changed: they were shown something else.
+        AlreadyDecided: somebody decided otherwise; ``details["decision"]`` stands.
+        InvalidInput: reason or label too long.
+    """
+    if verdict not in get_args(Verdict):
+        raise InvalidInput(f"There is no verdict {verdict!r}.")
+    using = write_alias()
+
+    def attempt() -> Standing | AgoraError:
+        with transaction.atomic(using=using):
+            call, person = _locked(call_pk, principal, using)
+            if not may_decide(person, call, verdict):
+                raise Forbidden
+            said = _words(reason, client_label)
+            now = database_now(using)
+            if refusal := _standing_refusal(call, now, using):
+                return refusal
+            if answers is not None or verdict in ("answer", "skip") or not call.tier:
+                raise WrongReply
+            if digest is not None and digest != call.digest:
+                raise Changed
+            outcome = outcome_of(call)
+            if outcome is not None:
+                if is_by(outcome, person) and outcome.verdict == verdict:
+                    return Standing.of(outcome, repeated=True)
+                raise AlreadyDecided(decision=Standing.of(outcome).as_wire())
+            decision = _conclude(call, Decision.Verdict(verdict), now, using, principal, said)
+            return Standing.of(decision)
+
+    try:
+        call_pk = _seen(principal, call_id, run_id, ToolCall.PENDING).pk
+        return _answer(retrying(attempt, using))
+    except AgoraError as refused:
+        _note(refused, principal, verdict, call_id, run_id)
+        raise
+
+
+def settle(
+    principal: Principal,
+    *,
+    call_id: object,
+    run_id: object = None,
+    outcome: Outcome,
+    output: Any = None,
+    reason: str = "",
+    client_label: str = "",
+) -> Standing:
+    """Say what became of a call whose outcome nobody knows: once for each time that it was launched.
+
+    Args:
+        principal: one of the call's approvers or a holder of ``settle_unknown``, never a requester.
+        call_id: the provider's id of the call.
+        run_id: its run; may be left out while only one interrupted call has this id.
+        outcome: "again" runs it with the same idempotency key, "done" records ``output``, "failed" gives it up.
+        output: what the tool would have returned.
+        reason: how they know.
+        client_label: the client's own word for itself.
+
+    Raises:
+        As :func:`decide`; WrongReply: the call is not interrupted.
+    """
+    if outcome not in get_args(Outcome):
+        raise InvalidInput(f"There is no outcome {outcome!r}.")
+    using = write_alias()
+
+    def attempt() -> Standing:
+        with transaction.atomic(using=using):
+            call, person = _locked(call_pk, principal, using)
+            if not may_settle(person, call):
+                raise Forbidden
+            said = _words(reason, client_label)
+            reply = _reply(outcome, output)
+            standing = settlement_of(call)
+            if standing is not None:
+                if is_by(standing, person) and standing.reply == reply:
+                    return Standing.of(standing, repeated=True)
+                raise AlreadyDecided(decision=Standing.of(standing).as_wire())
+            if not _is_alive(call.run):
+                raise RunNotActive
+            if call.status != ToolCall.Status.INTERRUPTED:
+                raise WrongReply("Only a call whose outcome is unknown can be settled.")
+            return Standing.of(_conclude_settlement(call, reply, using, principal, said))
+
+    try:
+        call_pk = _seen(principal, call_id, run_id, (ToolCall.Status.INTERRUPTED,)).pk
+        return retrying(attempt, using)
+    except AgoraError as refused:
+        _note(refused, principal, "settle", call_id, run_id)
+        raise
+
+
+def expire_due(limit: int = 100) -> int:
+    """Expire the calls whose time to decide is over, and wake their runs. Returns how many."""
+    using = write_alias()
+    due = (
+        ToolCall.objects.using(using)
+        .pending()
+        .filter(expires_at__lte=DbNow())
+        .order_by("expires_at")
+        .values_list("pk", flat=True)[:limit]
+    )
+    return sum(retrying(lambda pk=pk: _expire(pk, using), using) for pk in list(due))  # type: ignore[misc]
+
+
+def _expire(call_pk: Any, using: str) -> bool:
+    with transaction.atomic(using=using):
+        call = lock_call(call_pk, using)
+        if call is None or not _is_alive(call.run):
+            return False
+        now = database_now(using)
+        if not _is_overdue(call, now):
+            return False
+        _conclude(call, Decision.Verdict.EXPIRE, now, using)
+        return True
+
+
+def _seen(principal: Principal, call_id: object, run_id: object, waiting: Any) -> ToolCall:
+    person = _person(principal)
+    call = get_call(person, call_id, run_id=run_id, tenant=principal.tenant, waiting=waiting)
+    if principal.impersonator is not None:
+        raise Impersonated
+    return call
+
+
+def _person(principal: Principal) -> AbstractUser:
+    """The active human being behind ``principal``, loaded anew."""
+    if not isinstance(principal, Principal):
+        raise TypeError("A decision takes the Principal that a door has made, never a user or an id.")
+    if is_acting():
+        raise Forbidden("Tools, models and policies do not decide.")
+    user = principal.user
+    person = fresh_user(user.pk) if isinstance(user, get_user_model()) else None
+    if person is None or person.is_active is not True:
+        raise Forbidden("Only people with an active account decide.")
+    return person
+
+
+def _locked(call_pk: Any, principal: Principal, using: str) -> tuple[ToolCall, AbstractUser]:
+    call = lock_call(call_pk, using)
+    if call is None:
+        raise NotVisible
+    return call, _person(principal)
+
+
+def _standing_refusal(call: ToolCall, now: dt.datetime, using: str) -> AgoraError | None:
+    """Why nothing can be decided about the call any more; one that is overdue expires in the same go."""
+    if call.status == ToolCall.Status.EXPIRED:
+        return Expired()
+    waits = call.status in ToolCall.PENDING
+    if not _is_alive(call.run) and (waits or call.decided_at is None):
+        return RunNotActive()
+    if call.status == ToolCall.Status.CANCELLED:
+        return RunNotActive()
+    if waits and _is_overdue(call, now):
+        _conclude(call, Decision.Verdict.EXPIRE, now, using)
+        return Expired()
+    return None
+
+
+def _is_alive(run: AgentRun) -> bool:
+    return not run.is_terminal and run.cancel_requested_at is None
+
+
+def _is_overdue(call: ToolCall, now: dt.datetime) -> bool:
+    return call.status in ToolCall.PENDING and call.expires_at is not None and call.expires_at <= now
+
+
+def _conclude(
+    call: ToolCall,
+    verdict: Decision.Verdict,
+    now: dt.datetime,
+    using: str,
+    principal: Principal | None = None,
+    said: tuple[str, str] = ("", ""),
+) -> Decision:
+    """End the round: the call, the decision, its entry, its frame, then the wake-up. The locks are held."""
+    decision = _decision(call, verdict, now, principal, said)
+    decided = (
+        ToolCall.objects.using(using)
+        .filter(pk=call.pk, status__in=ToolCall.PENDING, round=call.round)
+        .update(
+            status=_CALL_STATUS[verdict],
+            decided_by=decision.principal_id,
+            decided_ref=decision.principal_ref,
+            decided_at=now,
+            via=decision.via,
+            reason=decision.reason,
+        )
+    )
+    if decided != 1:
+        raise AlreadyDecided
+    _store(call, decision, "expired" if principal is None else "decided", using, principal, call.signal_key)
+    return decision
+
+
+def _conclude_settlement(
+    call: ToolCall, reply: dict[str, Any], using: str, principal: Principal, said: tuple[str, str]
+) -> Decision:
+    earlier = Decision.objects.using(using).filter(tool_call=call.pk, verdict=Decision.Verdict.SETTLE)
+    outcome = outcome_of(call)
+    since = earlier if outcome is None else earlier.filter(created_at__gte=outcome.created_at)
+    attempt = since.count() + 1
+    decision = _decision(call, Decision.Verdict.SETTLE, database_now(using), principal, said)
+    decision.round, decision.is_outcome, decision.reply = earlier.count() + 1, False, reply
+    key = f"{call.signal_key}:settle" + (f":{attempt}" if attempt > 1 else "")
+    _store(call, decision, "settled_unknown", using, principal, key)
+    return decision
+
+
+def _decision(
+    call: ToolCall,
+    verdict: Decision.Verdict,
+    now: dt.datetime,
+    principal: Principal | None,
+    said: tuple[str, str],
+) -> Decision:
+    decision = Decision(
+        tool_call=call,
+        round=call.round,
+        verdict=verdict,
+        via=POLICY,
+        digest=call.digest,
+        created_at=now,
+    )
+    if principal is not None:
+        decision.principal = cast(Any, principal.user)
+        decision.principal_ref = principal.ref
+        decision.via = principal.via
+        decision.auth_method, decision.address = principal.auth_method[:64], principal.address[:64]
+        decision.reason, decision.client_label = said
+    return decision
+
+
+def _store(
+    call: ToolCall, decision: Decision, action: str, using: str, principal: Principal | None, key: str
+) -> None:
+    decision.save(using=using, force_insert=True)
+    content = {
+        "decision": str(decision.pk),
+        "verdict": str(decision.verdict),
+        "round": decision.round,
+        "digest": decision.digest,
+    }
+    subject = f"call:{call.pk}"
+    audit.record(
+        call.run_id, action, principal=principal, subject_ref=subject, via=decision.via, content=content
+    )
+    if decision.is_outcome:
+        frames.append(call.run.root_id, [frames.FrameData("decision", _frame(call, decision))])
+    runner.get(call.run.durable).wake(call.run_id, key, dedupe=str(decision.pk))
+
+
+def _frame(call: ToolCall, decision: Decision) -> dict[str, Any]:
+    data = {
+        "runId": str(call.run_id),
+        "id": call.call_id,
+        "status": STATUS[Decision.Verdict(decision.verdict)],
+        "via": decision.via,
+    }
+    optional = {"decidedBy": who(decision), "reason": decision.reason}
+    return data | {name: value for name, value in optional.items() if value}
+
+
+def _words(reason: object, client_label: object) -> tuple[str, str]:
+    errors = {}
+    texts = []
+    for name, value, limit in (("reason", reason, MAX_REASON), ("clientLabel", client_label, MAX_LABEL)):
+        if not isinstance(value, str):
+            errors[name] = ["Write text."]
+        elif len(text := codec.clean_text(value)) > limit:
+            errors[name] = [f"At most {limit} characters."]
+        else:
+            texts.append(text)
+    if errors:
+        raise InvalidInput(errors=errors)
+    reason_text, label = texts
+    return reason_text, label
+
+
+def _reply(outcome: str, output: Any) -> dict[str, Any]:
+    if output is not None and outcome != "done":
+        raise InvalidInput(errors={"output": ["Only a call that is done has an output."]})
+    try:
+        reply: dict[str, Any] = codec.roundtrip({"outcome": outcome, "output": output})
+    except codec.Unencodable as error:
+        raise InvalidInput(errors={"output": [str(error)]}) from error
+    return reply
+
+
+def _answer(result: Standing | AgoraError) -> Standing:
+    """What the transaction has committed may be a refusal: an overdue call is expired and told so."""
+    if isinstance(result, AgoraError):
+        raise result
+    return result
+
+
+def _note(refused: AgoraError, principal: Principal, verdict: str, call_id: object, run_id: object) -> None:
+    """The refused attempt, written after its own transaction has been rolled back."""
+    if refused.status_code not in _REFUSED:
+        return
+    content = {"code": refused.code, "verdict": verdict, "run": str(run_id or "")[:64]}
+    audit.access(
+        "decision_refused", principal=principal, subject_ref=f"call:{str(call_id)[:64]}", content=content
+    )

@@ -1,0 +1,124 @@
+"""The last look before an effect: may exactly this still run, now, in this process?"""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from typing import Any, Literal
+
+from agora_agent import codec
+from agora_agent.agents.registry import find_tool, get_agent
+from agora_agent.conf import agora_settings
+from agora_agent.db import DbNow, database_now
+from agora_agent.exceptions import AgoraError
+from agora_agent.governance import audit
+from agora_agent.governance.locking import lock_call
+from agora_agent.governance.ownership import may_decide, may_settle
+from agora_agent.governance.policy import permitted
+from agora_agent.governance.rights import fresh_user
+from agora_agent.governance.standing import outcome_of, settlement_of
+from agora_agent.models import Decision, ToolCall, write_alias
+
+RefusalCode = Literal["changed", "not_permitted", "not_active", "expired", "withdrawn"]
+
+
+class LaunchRefused(AgoraError):
+    """The call may not run: nothing was executed."""
+
+    def __init__(self, code: RefusalCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
+    """Let a call through, in the open transaction that claims its execution, and take note of the launch.
+
+    Args:
+        call_pk: the call.
+        identity: of the tool that is about to run here.
+
+    Returns:
+        The call with the arguments that may run.
+
+    Raises:
+        LaunchRefused: nothing may run. ``changed``: tool or arguments are not what was decided about;
+            ``not_permitted``: the run's user may not use the tool any more; ``not_active``: the run has ended
+            or is being stopped; ``expired``: the approval is too old; ``withdrawn``: no approval stands.
+    """
+    using = write_alias()
+    call = lock_call(call_pk, using)
+    if call is None or call.run.is_terminal or call.run.cancel_requested_at is not None:
+        raise LaunchRefused("not_active", "The run has ended or is being stopped.")
+    if identity != call.identity or codec.digest(call.input, identity=identity) != call.digest:
+        raise LaunchRefused("changed", "The tool or its arguments are not what was asked about.")
+    _check_actor(call)
+    authority = _authority(call, database_now(using))
+    _launch(call, using)
+    if call.kind == ToolCall.Kind.ACTION:
+        content = {"digest": call.digest, **authority}
+        audit.record(call.run_id, "launched", subject_ref=f"call:{call.pk}", content=content)
+    return call
+
+
+def _check_actor(call: ToolCall) -> None:
+    actor = fresh_user(call.run.actor_id)
+    agent = get_agent(call.run.agent)
+    tool = None if agent is None else find_tool(agent, call.tool_name)
+    if not permitted(tool, actor, agent):
+        raise LaunchRefused("not_permitted", "The requester may not use this tool any more.")
+
+
+def _authority(call: ToolCall, now: dt.datetime) -> dict[str, Any]:
+    """What lets the call run, as its audit entry names it."""
+    if call.status == ToolCall.Status.INTERRUPTED:
+        settlement = settlement_of(call)
+        if settlement is None or settlement.reply["outcome"] != "again":
+            raise LaunchRefused("withdrawn", "Nobody has said that this call is to run again.")
+        _check_person(may_settle(fresh_user(settlement.principal_id) or _NOBODY, call))
+        _check_age(settlement, now)
+        return {"settlement": str(settlement.pk)}
+    launchable = [ToolCall.Status.APPROVED if call.tier else ToolCall.Status.AUTO_EXECUTED]
+    if not call.at_most_once:
+        launchable.append(ToolCall.Status.EXECUTING)
+    if call.status not in launchable:
+        raise LaunchRefused("withdrawn", f"The call is {call.get_status_display()}.")
+    if not call.tier:
+        return {"policy": True}
+    approval = outcome_of(call)
+    if approval is None or approval.verdict != Decision.Verdict.APPROVE:
+        raise LaunchRefused("withdrawn", "No approval stands.")
+    if approval.digest != call.digest:
+        raise LaunchRefused("changed", "Other arguments were approved.")
+    _check_person(may_decide(fresh_user(approval.principal_id) or _NOBODY, call))
+    _check_age(approval, now)
+    return {"decision": str(approval.pk)}
+
+
+class _Nobody:
+    pk = None
+    is_active = False
+
+
+_NOBODY = _Nobody()
+
+
+def _check_person(is_entitled: bool) -> None:
+    if not is_entitled:
+        raise LaunchRefused("withdrawn", "Whoever approved this may not approve it any more.")
+
+
+def _check_age(decision: Decision, now: dt.datetime) -> None:
+    if decision.created_at + dt.timedelta(seconds=agora_settings.APPROVAL_VALID_SECONDS) <= now:
+        raise LaunchRefused("expired", "The approval was given too long ago.")
+
+
+def _launch(call: ToolCall, using: str) -> None:
+    status = ToolCall.Status.EXECUTING if call.kind == ToolCall.Kind.ACTION else call.status
+    launched = (
+        ToolCall.objects.using(using)
+        .filter(pk=call.pk, status=call.status)
+        .update(status=status, launched_at=DbNow())
+    )
+    if launched != 1:
+        raise LaunchRefused("withdrawn", "The call was settled meanwhile.")
+    call.status = status
