@@ -44,7 +44,7 @@ class AuthActorResolver:
             return None
         if user.is_authenticated is not True or user.is_active is not True:
             return None
-        return Actor(kind="user", user=user)  # type: ignore[arg-type]
+        return Actor(kind="user", user=user)
 
 
 def resolve_actor(request: Any) -> Actor | None:

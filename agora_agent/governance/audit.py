@@ -67,7 +67,7 @@ def record(
         action=action,
         subject_ref=subject_ref,
         via=via or (principal.via if principal else ""),
-        content={**(content or {}), **(_who(principal) if principal else {})},
+        content=_content(principal, content),
         at=database_now(using),
         previous=previous,
     )
@@ -78,7 +78,12 @@ def record(
 
 
 def access(
-    action: str, *, principal: Principal, subject_ref: str = "", content: dict[str, Any] | None = None
+    action: str,
+    *,
+    principal: Principal | None = None,
+    subject_ref: str = "",
+    via: str = "",
+    content: dict[str, Any] | None = None,
 ) -> None:
     """Note a refused decision or a look at somebody else's data, after the answer is known. Never raises."""
     try:
@@ -87,8 +92,8 @@ def access(
             AccessEntry.objects.using(using).create(
                 action=action,
                 subject_ref=codec.clean_text(subject_ref)[:190],
-                via=principal.via,
-                content={**(content or {}), **_who(principal)},
+                via=via or (principal.via if principal else ""),
+                content=_content(principal, content),
             )
     except DatabaseError:
         logger.exception("An access entry could not be written.")
@@ -166,18 +171,20 @@ def _head(chain: str) -> tuple[int, str]:
     return AuditHead.objects.filter(chain=chain).values_list("length", "head").first() or (0, "")
 
 
-def _who(principal: Principal) -> dict[str, Any]:
+def _content(principal: Principal | None, content: dict[str, Any] | None) -> Any:
+    if principal is None:
+        return content or {}
     who = {"by": principal.ref, "auth_method": principal.auth_method, "address": principal.address}
     if principal.impersonator is not None:
         who["impersonator"] = user_ref(principal.impersonator)
-    return who
+    return {**(content or {}), **who}
 
 
-def _keys() -> list[str]:
+def _keys() -> list[str | bytes]:
     return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
 
 
-def _seal(entry: AuditEntry, key: str) -> str:
+def _seal(entry: AuditEntry, key: str | bytes) -> str:
     text = codec.encode(
         [
             entry.chain,

@@ -58,6 +58,7 @@ def decide(
     verdict: Verdict,
     reason: str = "",
     digest: str | None = None,
+    round: int | None = None,  # noqa: A002
     answers: object = None,
     client_label: str = "",
 ) -> Standing:
@@ -70,6 +71,7 @@ def decide(
         verdict: what they say.
         reason: their words, stored, shown and told to the model.
         digest: of the arguments that they were shown.
+        round: of the form that they were shown; a call that asks again has a new one.
         answers: replies to questions; an approval takes none.
         client_label: the client's own word for itself.
 
@@ -102,7 +104,7 @@ def decide(
                 return refusal
             if answers is not None or verdict in ("answer", "skip") or not call.tier:
                 raise WrongReply
-            if digest is not None and digest != call.digest:
+            if (digest is not None and digest != call.digest) or round not in (None, call.round):
                 raise Changed
             outcome = outcome_of(call)
             if outcome is not None:
@@ -285,7 +287,8 @@ def _conclude_settlement(
     outcome = outcome_of(call)
     since = earlier if outcome is None else earlier.filter(created_at__gte=outcome.created_at)
     attempt = since.count() + 1
-    decision = _decision(call, Decision.Verdict.SETTLE, database_now(using), principal, said)
+    now = database_now(using)
+    decision = _decision(call, Decision.Verdict.SETTLE, max(now, call.launched_at or now), principal, said)
     decision.round, decision.is_outcome, decision.reply = earlier.count() + 1, False, reply
     key = f"{call.signal_key}:settle" + (f":{attempt}" if attempt > 1 else "")
     _store(call, decision, "settled_unknown", using, principal, key)
@@ -341,6 +344,7 @@ def _frame(call: ToolCall, decision: Decision) -> dict[str, Any]:
         "id": call.call_id,
         "status": STATUS[Decision.Verdict(decision.verdict)],
         "via": decision.via,
+        "round": call.round,
     }
     optional = {"decidedBy": who(decision), "reason": decision.reason}
     return data | {name: value for name, value in optional.items() if value}

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from agora_agent import codec
 from agora_agent.agents.registry import find_tool, get_agent
 from agora_agent.conf import agora_settings
-from agora_agent.db import DbNow, database_now
+from agora_agent.db import database_now
 from agora_agent.exceptions import AgoraError
 from agora_agent.governance import audit
 from agora_agent.governance.locking import lock_call
@@ -19,7 +19,7 @@ from agora_agent.governance.rights import fresh_user
 from agora_agent.governance.standing import outcome_of, settlement_of
 from agora_agent.models import Decision, ToolCall, write_alias
 
-RefusalCode = Literal["changed", "not_permitted", "not_active", "expired", "withdrawn"]
+RefusalCode = Literal["changed", "missing", "not_permitted", "not_active", "expired", "withdrawn"]
 
 
 class LaunchRefused(AgoraError):
@@ -42,8 +42,9 @@ def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
 
     Raises:
         LaunchRefused: nothing may run. ``changed``: tool or arguments are not what was decided about;
-            ``not_permitted``: the run's user may not use the tool any more; ``not_active``: the run has ended
-            or is being stopped; ``expired``: the approval is too old; ``withdrawn``: no approval stands.
+            ``missing``: the agent has no such tool here; ``not_permitted``: the run's user may not use the tool
+            any more; ``not_active``: the run has ended or is being stopped; ``expired``: the approval is too
+            old; ``withdrawn``: no approval stands.
     """
     using = write_alias()
     call = lock_call(call_pk, using)
@@ -52,8 +53,10 @@ def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
     if identity != call.identity or codec.digest(call.input, identity=identity) != call.digest:
         raise LaunchRefused("changed", "The tool or its arguments are not what was asked about.")
     _check_actor(call)
-    authority = _authority(call, database_now(using))
-    _launch(call, using)
+    now = database_now(using)
+    authority, since = _authority(call, now)
+    # Later than what it rests on, however coarse the clock: a settlement counts for one launch.
+    _launch(call, max(now, since + dt.timedelta(microseconds=1)), using)
     if call.kind == ToolCall.Kind.ACTION:
         content = {"digest": call.digest, **authority}
         audit.record(call.run_id, "launched", subject_ref=f"call:{call.pk}", content=content)
@@ -61,29 +64,32 @@ def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
 
 
 def _check_actor(call: ToolCall) -> None:
-    actor = fresh_user(call.run.actor_id)
     agent = get_agent(call.run.agent)
-    tool = None if agent is None else find_tool(agent, call.tool_name)
-    if not permitted(tool, actor, agent):
+    tool = None if agent is None else find_tool(agent, call.tool_name, call.run.persona or None)
+    if tool is None:
+        raise LaunchRefused("missing", f"There is no tool {call.tool_name!r} here.")
+    if tool.kind == "action" and call.kind != ToolCall.Kind.ACTION:
+        raise LaunchRefused("changed", "What was called unasked has an effect now.")
+    if not permitted(tool, fresh_user(call.run.actor_id), agent):
         raise LaunchRefused("not_permitted", "The requester may not use this tool any more.")
 
 
-def _authority(call: ToolCall, now: dt.datetime) -> dict[str, Any]:
-    """What lets the call run, as its audit entry names it."""
+def _authority(call: ToolCall, now: dt.datetime) -> tuple[dict[str, Any], dt.datetime]:
+    """What lets the call run, as its audit entry names it, and since when."""
     if call.status == ToolCall.Status.INTERRUPTED:
         settlement = settlement_of(call)
         if settlement is None or settlement.reply["outcome"] != "again":
             raise LaunchRefused("withdrawn", "Nobody has said that this call is to run again.")
         _check_person(may_settle(fresh_user(settlement.principal_id) or _NOBODY, call))
         _check_age(settlement, now)
-        return {"settlement": str(settlement.pk)}
+        return {"settlement": str(settlement.pk)}, settlement.created_at
     launchable = [ToolCall.Status.APPROVED if call.tier else ToolCall.Status.AUTO_EXECUTED]
     if not call.at_most_once:
         launchable.append(ToolCall.Status.EXECUTING)
     if call.status not in launchable:
         raise LaunchRefused("withdrawn", f"The call is {call.get_status_display()}.")
     if not call.tier:
-        return {"policy": True}
+        return {"policy": True}, call.created_at
     approval = outcome_of(call)
     if approval is None or approval.verdict != Decision.Verdict.APPROVE:
         raise LaunchRefused("withdrawn", "No approval stands.")
@@ -91,7 +97,7 @@ def _authority(call: ToolCall, now: dt.datetime) -> dict[str, Any]:
         raise LaunchRefused("changed", "Other arguments were approved.")
     _check_person(may_decide(fresh_user(approval.principal_id) or _NOBODY, call))
     _check_age(approval, now)
-    return {"decision": str(approval.pk)}
+    return {"decision": str(approval.pk)}, approval.created_at
 
 
 class _Nobody:
@@ -112,13 +118,13 @@ def _check_age(decision: Decision, now: dt.datetime) -> None:
         raise LaunchRefused("expired", "The approval was given too long ago.")
 
 
-def _launch(call: ToolCall, using: str) -> None:
+def _launch(call: ToolCall, at: dt.datetime, using: str) -> None:
     status = ToolCall.Status.EXECUTING if call.kind == ToolCall.Kind.ACTION else call.status
     launched = (
         ToolCall.objects.using(using)
         .filter(pk=call.pk, status=call.status)
-        .update(status=status, launched_at=DbNow())
+        .update(status=status, launched_at=at)
     )
     if launched != 1:
         raise LaunchRefused("withdrawn", "The call was settled meanwhile.")
-    call.status = status
+    call.status, call.launched_at = status, at

@@ -56,7 +56,8 @@ def get_thread(user: Any, thread_id: object, tenant: str = "") -> Thread:
     Raises:
         NotVisible: unknown, malformed, or somebody else's.
     """
-    return _get(visible_threads(user, tenant), thread_id)
+    thread: Thread = _get(visible_threads(user, tenant), thread_id)
+    return thread
 
 
 def get_run(user: Any, run_id: object, tenant: str = "") -> AgentRun:
@@ -65,7 +66,8 @@ def get_run(user: Any, run_id: object, tenant: str = "") -> AgentRun:
     Raises:
         NotVisible: unknown, malformed, or somebody else's.
     """
-    return _get(visible_runs(user, tenant), run_id)
+    run: AgentRun = _get(visible_runs(user, tenant), run_id)
+    return run
 
 
 def get_call(

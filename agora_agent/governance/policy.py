@@ -72,13 +72,13 @@ class DeclaredToolPolicy:
 
 
 class DeclaredApprovalPolicy:
-    """What is declared: reads run, actions ask whom the tool names."""
+    """What is declared: reads run, actions ask whom the tool names, or are denied if there is no such person."""
 
     def require(self, tool: Tool, arguments: dict[str, Any], user: Any, run: AgentRun) -> Requirement:
         """The same answer for every call of a tool."""
         if tool.kind != "action":
             return Requirement("allow")
-        return Requirement("ask", tool.tier, tool.approver or "", tool.expires_after)
+        return _askable(Requirement("ask", tool.tier, tool.approver or "", tool.expires_after), run)
 
 
 def permitted(tool: Tool | None, user: Any, agent: Agent | None) -> bool:
@@ -100,9 +100,10 @@ def permitted(tool: Tool | None, user: Any, agent: Agent | None) -> bool:
 def required(tool: Tool, arguments: dict[str, Any], user: Any, run: AgentRun) -> Requirement:
     """What this call needs, by the project's policy; denied where the one who must be asked does not exist."""
     try:
+        policy = instance("APPROVAL_POLICY")
         with acting():
-            answer = instance("APPROVAL_POLICY").require(tool, arguments, user, run)
-        return _askable(answer, run)
+            answer = policy.require(tool, arguments, user, run)
+        return answer if type(policy) is DeclaredApprovalPolicy else _askable(answer, run)
     except Exception:
         logger.exception("The approval policy failed: the call of %s is denied.", tool.name)
         return Requirement("deny", reason="Whether this may run could not be found out, so it may not.")
