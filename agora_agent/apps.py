@@ -18,4 +18,7 @@ class AgoraAgentConfig(AppConfig):
         from agora_agent import checks  # noqa: F401
         from agora_agent.agents.registry import autodiscover
 
+        from agora_agent.runners.resolver import register_engine_factory
+
         autodiscover()
+        register_engine_factory()

@@ -201,3 +201,20 @@ def is_control_flow(error: object) -> bool:
         or is_replay_integrity_error(error)
         or any(cls.__name__ in _CONTROL_FLOW for cls in type(error).__mro__)
     )
+
+
+_READER_SENTENCES = {
+    "quota_exceeded": "Your quota for this period is used up.",
+    "limit_exceeded": "A limit of this agent was reached.",
+    "replay_diverged": "The agent's program changed while this run waited. An operator has to look at it.",
+    "model_failed": "The model could not be reached or gave an answer that cannot be used. Try again.",
+    "model_no_output": "The model gave no answer. Try again.",
+    "run_failed": "Something went wrong in this run. It was stopped.",
+    "interrupted": "The process that worked on this run ended. Try again.",
+}
+
+
+def reader_message(code: str, detail: str = "", *, expose: bool = False) -> str:
+    """What readers of a failed run are told: a fixed sentence for its code; the detail only where it may show."""
+    sentence = _READER_SENTENCES.get(code, _READER_SENTENCES["run_failed"])
+    return f"{sentence} ({detail})" if expose and detail else sentence

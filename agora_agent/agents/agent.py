@@ -29,6 +29,8 @@ class PromptContext:
     persona: Persona | None
     page_context: dict[str, Any] | None
     agent: Agent
+    #: For a persona's prompt: the agent's own instructions as resolved for this turn.
+    base: str = ""
 
 
 @dataclass(frozen=True)

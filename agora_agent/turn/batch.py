@@ -8,7 +8,6 @@ from typing import Any
 
 from agora_agent.db import DbNow
 from agora_agent.exceptions import RunCancelled
-from agora_agent.ids import child_id
 from agora_agent.models import AgentRun, Message, ToolCall
 from agora_agent.turn import history
 from agora_agent.turn.claim import ask_again_step
@@ -141,24 +140,9 @@ class Batch:
         return ToolStepSpec(f"tool:{call['id']}{suffix}", call["pk"], call["queue"], call["atMostOnce"])
 
     def _delegated(self, call: dict[str, Any]) -> LocalStep:
-        child = TurnInput(
-            run_id=child_id(self.turn.run_id, call["id"]),
-            thread_id=child_id(self.turn.run_id, f"thread:{call['id']}"),
-            root_id=self.turn.root_id,
-            agent=call["name"],
-            persona="",
-            message=call["input"]["task"],
-            user_id=self.turn.user_id,
-            tenant=self.turn.tenant,
-            page_context=self.turn.page_context,
-            depth=self.turn.depth + 1,
-            path=(*self.turn.path, call["name"]),
-            max_steps=self.turn.max_steps,
-            max_tool_calls=self.turn.max_tool_calls,
-            history_messages=self.turn.history_messages,
-            day=self.turn.day,
+        outcome: ChildOutcome = self.hooks.run_agent(
+            f"agent:{call['id']}", call["name"], call["input"]["task"], call["pk"]
         )
-        outcome: ChildOutcome = self.hooks.run_agent(f"agent:{call['id']}", child, call["pk"])
         if outcome.status == "completed":
             result = {"status": "executed", "output": {"text": outcome.text}}
             return self._recorded(call, StepOutcome(True, result))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
+
+from agora_agent.ids import child_id
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class TurnInput:
     def pack(self) -> dict[str, Any]:
         """As journaled."""
         return {**self.__dict__, "path": list(self.path)}
+
+    def delegated(self, run_id: uuid.UUID, agent: str, task: str) -> TurnInput:
+        """The input of the child run ``run_id`` that this turn hands ``task`` to."""
+        return replace(
+            self,
+            run_id=run_id,
+            thread_id=child_id(run_id, "thread"),
+            agent=agent,
+            persona="",
+            message=task,
+            depth=self.depth + 1,
+            path=(*self.path, agent),
+        )
 
     @classmethod
     def unpack(cls, packed: dict[str, Any]) -> TurnInput:
@@ -111,6 +126,8 @@ class Ending:
     answer: str = ""
     code: str = ""
     detail: str = ""
+    #: Who stopped it, for a cancelled run.
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +191,7 @@ class AgentLoopHooks(Protocol):
     def await_settlement(self, call: WaitingCall) -> dict[str, Any]:
         """Wait for a person to settle a call whose outcome is unknown."""
 
-    def run_agent(self, name: str, child: TurnInput, call_pk: uuid.UUID) -> ChildOutcome:
+    def run_agent(self, name: str, agent: str, task: str, call_pk: uuid.UUID) -> ChildOutcome:
         """Run another agent as a tracked child run and wait for its end."""
 
     def open_sink(self) -> RunSink:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from agora_agent.agents.agent import Agent, PromptContext
 
 
 def system_prompt(agent: Agent, persona_name: str, user: Any, page_context: dict[str, Any] | None) -> str:
-    """The agent's instructions; a persona's prompt wraps them (a callable gets them as ``base``)."""
-    persona = next((item for item in agent.personas if item.name == persona_name), None)
-    context = PromptContext(user=user, persona=persona, page_context=page_context, agent=agent.name)
+    """The agent's instructions; a persona's prompt follows them, or wraps them where it is a callable."""
+    persona = agent.persona(persona_name) if persona_name else None
+    context = PromptContext(user=user, persona=persona, page_context=page_context, agent=agent)
     base = agent.instructions(context) if callable(agent.instructions) else agent.instructions
-    if persona is None:
+    if persona is None or not persona.prompt:
         return base
     if callable(persona.prompt):
-        return str(persona.prompt(context, base))
+        return persona.prompt(replace(context, base=base))
     return f"{base}\n\n{persona.prompt}"

@@ -1,0 +1,46 @@
+"""What has to be done now and then, with either runner: stale inline runs, expired approvals."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+
+from django.db import connections
+
+from agora_agent.conf import agora_settings
+from agora_agent.governance.decisions import expire_due
+from agora_agent.runners.stale import settle_stale
+
+logger = logging.getLogger("agora_agent.runners")
+
+_lock = threading.Lock()
+_started_in: int | None = None
+
+
+def maintain() -> None:
+    """One pass. Safe to run anywhere, any number of times at once: every change is conditional."""
+    settle_stale()
+    expire_due()
+
+
+def start_maintenance() -> None:
+    """Have a daemon thread of this process do a pass every ``SWEEP_SECONDS``. Idempotent; a fork starts its own."""
+    global _started_in
+    with _lock:
+        if _started_in == os.getpid():
+            return
+        _started_in = os.getpid()
+    threading.Thread(target=_loop, name="agora-maintenance", daemon=True).start()
+
+
+def _loop() -> None:
+    pause = threading.Event()
+    while True:
+        try:
+            maintain()
+        except Exception:
+            logger.exception("maintenance pass failed; the next one tries again")
+        finally:
+            connections.close_all()
+        pause.wait(agora_settings.SWEEP_SECONDS)
