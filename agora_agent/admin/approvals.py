@@ -1,0 +1,245 @@
+"""The inbox: calls that wait for a person, each with everything needed to decide on one page."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.apps import apps
+from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
+from django.db import models
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from agora_agent.admin import words
+from agora_agent.admin.base import ReadOnlyMixin, impersonator_of, note_foreign_read, tenant_of
+from agora_agent.admin.card import card_context
+from agora_agent.admin.outcomes import outcome_of
+from agora_agent.agents import registry
+from agora_agent.exceptions import AgoraError
+from agora_agent.governance import ownership
+from agora_agent.governance.principal import Principal
+from agora_agent.governance.rights import DECIDE_ANY, VIEW_ALL_RUNS, has_perm, holds
+from agora_agent.models import PendingApproval, ToolCall
+from agora_agent.templatetags.agora_admin import ago, until, visible
+
+REASON_CHARACTERS = 2000
+_CACHE = "_agora_decides_something"
+
+
+class WhoseFilter(admin.SimpleListFilter):
+    """Mine by default; anyone's for those who may read all runs."""
+
+    title = gettext_lazy("whose turn")
+    parameter_name = "whose"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        choices = [("asked", gettext_lazy("asked by me"))]
+        if sees_all(request.user):
+            choices.append(("anyone", gettext_lazy("anyone")))
+        return choices
+
+    def choices(self, changelist: Any) -> Any:
+        first, *others = super().choices(changelist)
+        yield {**first, "display": gettext_lazy("waiting for me")}
+        yield from others
+
+    def queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        match self.value():
+            case "asked":
+                return queryset.filter(run__actor=request.user.pk, run__actor_kind="user")
+            case "anyone" if sees_all(request.user):
+                return queryset
+        return queryset.filter(pk__in=ownership.inbox(request.user, tenant_of(request)).values("pk"))
+
+
+class PendingApprovalAdminMixin(ReadOnlyMixin):
+    """The list of what waits, and the card of one call."""
+
+    list_display = ("what", "requester", "agent", "tool", "age", "deadline", "who")
+    list_display_links = ("what",)
+    list_filter: ClassVar[Any] = (WhoseFilter,)
+    #: By urgency: the nearest deadline first, then the oldest.
+    ordering: ClassVar[Any] = (models.F("expires_at").asc(nulls_last=True), "created_at")
+    sortable_by: ClassVar[Any] = ("tool", "age", "deadline")
+    actions = None
+    empty_list = gettext_lazy(
+        "Nothing waits for you. A call appears here when an agent asks for your approval."
+    )
+
+    # -- who sees it -------------------------------------------------------------------------------------------
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return decides_something(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        if obj is not None:
+            return ownership.can_see_call(request.user, obj, tenant_of(request))
+        return decides_something(request)
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        waiting = PendingApproval.objects.filter(pk__in=ToolCall.objects.pending().values("pk"))
+        return (
+            waiting.filter(status=ToolCall.Status.PENDING_APPROVAL, run__tenant=tenant_of(request))
+            .select_related("run", "run__actor")
+            .defer("output", "error", "run__input", "run__requesters", "run__answer", "run__error_detail")
+        )
+
+    def detail_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        # Decided ones too: a link that somebody was sent shows what came of it.
+        asked = PendingApproval.objects.exclude(tier=ToolCall.Tier.NONE)
+        return asked.select_related("run", "run__actor", "decided_by")
+
+    # -- pages -------------------------------------------------------------------------------------------------
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.decide_view)
+        own = [
+            path(
+                f"<path:object_id>/{verdict}/",
+                view,
+                {"verdict": verdict},
+                name=f"agora_agent_pendingapproval_{verdict}",
+            )
+            for verdict in ("approve", "reject")
+        ]
+        return own + super().get_urls()
+
+    def note_read(self, request: HttpRequest, obj: Any) -> None:
+        note_foreign_read(request, obj.run.actor_id, f"call:{obj.pk}")
+
+    def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        following = ownership.inbox(request.user, tenant_of(request)).exclude(pk=obj.pk)
+        return {
+            **card_context(obj, request.user),
+            "next_call": following.filter(status=ToolCall.Status.PENDING_APPROVAL).first(),
+            "reason_characters": REASON_CHARACTERS,
+        }
+
+    def decide_view(self, request: HttpRequest, object_id: str, verdict: str) -> HttpResponse:
+        """POST decides and leads back to the card; GET (after a new sign-in) only leads there."""
+        call = self.get_object(request, unquote(object_id))
+        if call is None or not self.has_view_permission(request, call):
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        back = self.url("agora_agent_pendingapproval_change", call.pk)
+        if request.method != "POST":
+            return HttpResponseRedirect(back)
+        reason = request.POST.get("reason", "").strip()
+        if problem := _reason_problem(verdict, reason):
+            return self.detail_response(request, call, reason_error=problem, reason=reason, refused=verdict)
+        level, text = self._decide(request, call, verdict, reason)
+        self.message_user(request, text, level)
+        return HttpResponseRedirect(back)
+
+    def _decide(self, request: HttpRequest, call: Any, verdict: str, reason: str) -> tuple[int, str]:
+        from agora_agent.governance import decisions
+
+        principal = Principal(
+            request.user,  # type: ignore[arg-type]
+            via="admin",
+            auth_method="session",
+            address=request.META.get("REMOTE_ADDR", ""),
+            impersonator=impersonator_of(request),
+            tenant=tenant_of(request),
+        )
+        shown_round = request.POST.get("round", "")
+        try:
+            standing = decisions.decide(
+                principal,
+                run_id=call.run_id,
+                call_id=call.call_id,
+                verdict=verdict,  # type: ignore[arg-type]
+                reason=reason,
+                digest=request.POST.get("digest", ""),
+                round=int(shown_round) if shown_round.isdecimal() else None,
+            )
+        except AgoraError as error:
+            return outcome_of(error, call)
+        if not standing.repeated:
+            self.log_change(request, call, _("Approved.") if verdict == "approve" else _("Rejected."))
+        text = {
+            "approve": _("Approved: %(tool)s runs now."),
+            "reject": _("Rejected: %(tool)s does not run; the model is told why."),
+        }[verdict]
+        return messages.SUCCESS, text % {"tool": call.tool_name}
+
+    # -- columns -----------------------------------------------------------------------------------------------
+
+    @admin.display(description=gettext_lazy("what will happen"))
+    def what(self, call: ToolCall) -> SafeString:
+        return format_html('<span class="agora-what">{}</span>', visible(words.sentence(call)))
+
+    @admin.display(description=gettext_lazy("requester"))
+    def requester(self, call: ToolCall) -> SafeString:
+        return visible(words.person(call.run.actor, call.run.actor_ref))
+
+    @admin.display(description=gettext_lazy("agent"))
+    def agent(self, call: ToolCall) -> SafeString:
+        return visible(call.run.agent)
+
+    @admin.display(description=gettext_lazy("tool"), ordering="tool_name")
+    def tool(self, call: ToolCall) -> SafeString:
+        return visible(call.tool_name)
+
+    @admin.display(description=gettext_lazy("asked"), ordering="created_at")
+    def age(self, call: ToolCall) -> SafeString:
+        return ago(call.created_at)
+
+    @admin.display(description=gettext_lazy("deadline"), ordering="expires_at")
+    def deadline(self, call: ToolCall) -> SafeString | str:
+        return until(call.expires_at) if call.expires_at else _("none")
+
+    @admin.display(description=gettext_lazy("who may decide"))
+    def who(self, call: ToolCall) -> SafeString:
+        return visible(words.who_decides(call))
+
+
+class PendingApprovalAdmin(PendingApprovalAdminMixin, admin.ModelAdmin):  # type: ignore[type-arg]
+    """Pending approvals on the default site."""
+
+
+def _reason_problem(verdict: str, reason: str) -> str:
+    if verdict == "reject" and not reason:
+        return _("Say why: the model and the requester are told.")
+    if len(reason) > REASON_CHARACTERS:
+        return _("At most %(n)s characters.") % {"n": REASON_CHARACTERS}
+    return ""
+
+
+def sees_all(user: Any) -> bool:
+    """True for those who may see what waits for others."""
+    return has_perm(user, VIEW_ALL_RUNS) or has_perm(user, DECIDE_ANY)
+
+
+def decides_something(request: HttpRequest) -> bool:
+    """True if the inbox is worth showing: the user is somebody's approver, or something waits for them now.
+
+    The index and every page's navigation ask, so the answer is kept for the request.
+    """
+    cached: bool | None = getattr(request, _CACHE, None)
+    if cached is None:
+        user = request.user
+        cached = bool(
+            user.is_active
+            and getattr(user, "is_staff", False)
+            and (
+                sees_all(user)
+                or user.has_perm("agora_agent.view_pendingapproval")
+                or any(holds(user, approver) for approver in _approvers())
+                or ownership.inbox(user, tenant_of(request)).exists()
+            )
+        )
+        setattr(request, _CACHE, cached)
+    return cached
+
+
+def _approvers() -> list[str]:
+    """Whom the registered tools name, each once."""
+    if not apps.ready:
+        return []
+    tools = (tool for agent in registry.agents().values() for tool in agent.tools)
+    return sorted({tool.approver for tool in tools if tool.approver})

@@ -1,0 +1,172 @@
+"""What all pages of this admin share: read-only, no full counts, detail pages of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.contrib import admin
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.paginator import Paginator
+from django.db import models
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from agora_agent.governance.actors import resolve_actor
+from agora_agent.governance.principal import user_ref
+from agora_agent.governance.rights import fresh_user
+from agora_agent.templatetags.agora_admin import short_id
+
+if TYPE_CHECKING:
+    _Base = admin.ModelAdmin[Any]
+    _Paginator = Paginator[Any]
+else:
+    _Base = object
+    _Paginator = Paginator
+
+#: A list says "so many" up to here; older rows are found by filter and search, not by paging.
+COUNTED = 1000
+
+
+class BoundedPaginator(_Paginator):
+    """Counts no further than :data:`COUNTED`, so that a page of a huge table costs what a page costs."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        if isinstance(rows, models.QuerySet):
+            return rows.order_by()[:COUNTED].count()
+        return len(rows)
+
+
+class ReadOnlyMixin(_Base):
+    """Nothing is added, changed or deleted here: rows change through services, each by its own POST form."""
+
+    show_full_result_count = False
+    paginator = BoundedPaginator
+    list_per_page = 50
+    list_max_show_all = 100
+    view_on_site = False
+    #: Sentence for an empty list: what would fill it.
+    empty_list: ClassVar[Any] = ""
+
+    class Media:
+        css: ClassVar[dict[str, tuple[str, ...]]] = {"all": ("agora_agent/admin/agora.css",)}
+
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
+        """What the detail page of ``obj`` shows."""
+        return {}
+
+    def page_context(self, request: HttpRequest, obj: Any, **extra: Any) -> dict[str, Any]:
+        """The context that the admin's own templates expect around a page about ``obj``."""
+        return {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "original": obj,
+            "title": str(obj),
+            "media": self.media,
+            "add": False,
+            "change": True,
+            "is_popup": False,
+            "has_view_permission": self.has_view_permission(request),
+            "has_add_permission": False,
+            "has_change_permission": False,
+            "has_delete_permission": False,
+            "preserved_filters": self.get_preserved_filters(request),
+            **extra,
+        }
+
+    def detail_response(self, request: HttpRequest, obj: Any, **extra: Any) -> HttpResponse:
+        """The detail page."""
+        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        context = self.page_context(request, obj, **{**self.get_detail_context(request, obj), **extra})
+        return TemplateResponse(
+            request,
+            self.change_form_template
+            or [
+                f"admin/{self.opts.app_label}/{self.opts.model_name}/change_form.html",
+                f"admin/{self.opts.app_label}/change_form.html",
+            ],
+            context,
+        )
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        try:
+            return self.detail_queryset(request).filter(pk=self.model._meta.pk.to_python(object_id)).first()
+        except (ValidationError, ValueError):
+            return None
+
+    def detail_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        """The rows that have a detail page for this reader, with all their columns."""
+        return self.get_queryset(request)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        if request.method not in {"GET", "HEAD"}:
+            raise PermissionDenied
+        obj = self.get_object(request, unquote(object_id))
+        if obj is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+        if not self.has_view_permission(request, obj):
+            raise PermissionDenied
+        self.note_read(request, obj)
+        return self.detail_response(request, obj, **(extra_context or {}))
+
+    def note_read(self, request: HttpRequest, obj: Any) -> None:
+        """Called before the detail of ``obj`` is shown."""
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        extra = {"empty_list": self.empty_list, "counted": COUNTED, **(extra_context or {})}
+        return super().changelist_view(request, extra)
+
+    def url(self, name: str, *args: Any) -> str:
+        """The address of a page of this admin site."""
+        return reverse(f"admin:{name}", args=args, current_app=self.admin_site.name)
+
+    def link(self, model_name: str, pk: Any, text: Any = None) -> SafeString:
+        """A link to the detail page of a row of this app."""
+        url = self.url(f"agora_agent_{model_name}_change", pk)
+        return format_html('<a href="{}" title="{}">{}</a>', url, pk, text or short_id(pk))
+
+
+def tenant_of(request: HttpRequest) -> str:
+    """The tenant that the project's resolver gives this request."""
+    actor = resolve_actor(request)
+    return "" if actor is None else actor.tenant
+
+
+def note_foreign_read(request: HttpRequest, owner_id: Any, subject_ref: str) -> None:
+    """Record that somebody reads what is not theirs."""
+    if owner_id != request.user.pk:
+        from agora_agent.governance import audit
+
+        audit.access("read", subject_ref=subject_ref, via="admin", content={"reader": user_ref(request.user)})
+
+
+def impersonator_of(request: HttpRequest) -> Any:
+    """Who is signed in as somebody else, as the usual packages mark it; None for an ordinary session."""
+    named = getattr(request, "impersonator", None)
+    if named is not None:
+        return named
+    history = request.session.get("hijack_history")
+    return fresh_user(history[-1]) if history else None
