@@ -108,6 +108,9 @@ if REDIS_URL:
         }
     }
 
+# One server process polls its own database well enough; a layer is needed with several (REDIS_URL).
+SILENCED_SYSTEM_CHECKS = ["agora_agent.I021"]
+
 Q_CLUSTER = {
     "name": "shop",
     "orm": "default",

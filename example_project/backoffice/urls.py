@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth import views as auth_views
 from django.urls import include, path
@@ -9,6 +10,12 @@ from shop import views
 
 admin.site.site_header = "Shop back office"
 admin.site.site_title = "Shop"
+
+if apps.is_installed("django_q"):
+    # Its schedules run any dotted path, and its pages unpickle stored results: nothing for a back office.
+    for model in apps.get_app_config("django_q").get_models():
+        if admin.site.is_registered(model):
+            admin.site.unregister(model)
 
 urlpatterns = [
     path("", views.chat, name="chat"),
