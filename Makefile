@@ -60,7 +60,7 @@ $(PY):
 
 $(VENV)/.installed-%: pyproject.toml | $(PY)
 	@echo "Installing agora-agent[$(subst -,$(comma),$*)] …" >&2
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-input -e '.[$(subst -,$(comma),$*)]'
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-input -e '.[$(subst -,$(comma),$*)]'
 	@touch $@
 
 comma := ,
