@@ -85,9 +85,7 @@ class ToolStep:
 
 def _tool_of(call: ToolCall) -> Tool | None:
     agent = get_agent(call.run.agent)
-    tool = find_tool(agent, call.tool_name, call.run.persona or None) if agent else None
-    # An approval for an action is no licence for whatever has its name now; the gate compares the rest.
-    return tool
+    return find_tool(agent, call.tool_name, call.run.persona or None) if agent else None
 
 
 def _call(tool: Tool, context: ToolContext, call: ToolCall) -> dict[str, Any]:

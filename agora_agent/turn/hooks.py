@@ -170,7 +170,7 @@ class AgentLoopHooks(Protocol):
     def group(self, steps: Sequence[LocalStep]) -> list[Any]:
         """Execute and record the steps together or not at all."""
 
-    def finish(self, step: LocalStep) -> None:
+    def finish(self, step: LocalStep, ending: Ending) -> None:
         """The last checkpoint of the run: its effects and the run's end are one commit."""
 
     def model_step(self, name: str, request: dict[str, Any]) -> StepOutcome:

@@ -69,7 +69,7 @@ def run_agent_loop(deps: AgentLoopDeps, turn: TurnInput, hooks: AgentLoopHooks) 
         logger.exception("turn failed", extra={"run_id": str(turn.run_id)})
         ending = Ending("failed", code="run_failed", detail=f"{type(error).__name__}: {error}"[:2000])
     name = "persist:run:end" if ending.status == "completed" else "persist:run:fail"
-    hooks.finish(LocalStep(name, lambda _: _settle(deps, turn, ending)))
+    hooks.finish(LocalStep(name, lambda _: _settle(deps, turn, ending)), ending)
     return ending
 
 
