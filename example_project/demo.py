@@ -117,6 +117,8 @@ def run() -> int:
 
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # nohup
         signal.signal(number, lambda *_: stopping.set())
 
     check_port(host, port)

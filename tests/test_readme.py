@@ -41,6 +41,7 @@ def test_the_agent_takes_twenty_lines_and_works() -> None:
     lines = [line for line in code.splitlines()[1:] if line.strip()]
     assert len(lines) <= 20
     with registry.isolated():
+        registry.clear()
         namespace: dict[str, Any] = {"__name__": "library.agents"}
         exec(compile(code, "README.md", "exec"), namespace)
         agent = registry.get_agent("desk")

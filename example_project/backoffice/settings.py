@@ -73,7 +73,8 @@ TEMPLATES = [
 ]
 
 DATABASE_URL = os.environ.get("DATABASE_URL") or f"sqlite:///{state.directory() / 'shop.sqlite3'}"
-DATABASES = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=60)}
+# No persistent connections: under ASGI each request has a thread of its own, and would leave one behind.
+DATABASES = {"default": dj_database_url.parse(DATABASE_URL, conn_max_age=0)}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # Several writers at once need IMMEDIATE (no deadlock on upgrade) and WAL (readers do not block);
     # FULL, because a checkpoint that was answered for must survive a power cut.
