@@ -21,7 +21,7 @@ PEOPLE: dict[str, tuple[bool, bool, tuple[str, ...]]] = {
     "carol": (
         True,
         False,
-        ("shop.approve_refund", "shop.view_order", "shop.view_refund", "agora_agent.view_toolcall"),
+        ("shop.approve_refund", "shop.view_order", "shop.view_refund"),
     ),
     "dave": (
         True,
@@ -33,6 +33,9 @@ PEOPLE: dict[str, tuple[bool, bool, tuple[str, ...]]] = {
             "agora_agent.view_message",
             "agora_agent.view_toolcall",
             "agora_agent.view_decision",
+            "agora_agent.view_auditentry",
+            "agora_agent.view_accessentry",
+            "agora_agent.view_usage",
             "shop.view_order",
             "shop.view_refund",
         ),

@@ -184,8 +184,8 @@ class Turn {
     this.cards.get(key)?.remove(); // a later round replaces the form
     const card = element("div", "card");
     const own = !data.approver;
-    const people = config.approvers[data.approver] ?? [];
-    const whom = own ? "you" : people.join(" or ") || data.approver.replace(/^(permission|group):/, "");
+    const people = (data.waitingFor ?? []).join(" or ");
+    const whom = own ? "you" : people || data.approver.replace(/^(permission|group):/, "somebody with ");
     card.setAttribute("role", "group");
     card.setAttribute("aria-label", "Waiting for approval");
     card.append(element("h2", "", data.preview || `${data.toolName}${describe(data.input)}`));
