@@ -52,9 +52,11 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if not url or session.config.option.collectonly:
         return
     from django.db import Error, connection
+    from pytest_django.plugin import blocking_manager_key
 
     try:
-        with connection._nodb_cursor():  # the test database itself need not be there yet
+        # the test database itself need not be there yet
+        with session.config.stash[blocking_manager_key].unblock(), connection._nodb_cursor():
             pass
     except Error as error:
         raise pytest.UsageError(f"DATABASE_URL is set, but its server does not answer: {error}") from error
