@@ -1,0 +1,1 @@
+"""The HTTP door: REST and streams, thin, without rules of its own."""

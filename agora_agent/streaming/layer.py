@@ -122,23 +122,22 @@ class Bridge:
         while layer is self._layer:
             try:
                 channel = await layer.new_channel()
-                while True:
-                    await layer.group_add(GROUP, channel)
-                    await self._receive_for(layer, channel, listener)
+                await self._receive_on(layer, channel, listener)
             except Exception as error:
                 logger.warning("wake-ups are not received: %s", type(error).__name__, exc_info=True)
                 await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _receive_for(self, layer: Any, channel: str, listener: Callable[[uuid.UUID], None]) -> None:
-        until = asyncio.get_running_loop().time() + _REJOIN_SECONDS
-        while (left := until - asyncio.get_running_loop().time()) > 0:
+    async def _receive_on(self, layer: Any, channel: str, listener: Callable[[uuid.UUID], None]) -> None:
+        clock = asyncio.get_running_loop().time
+        joined = float("-inf")
+        while layer is self._layer:
+            if clock() - joined >= _REJOIN_SECONDS:
+                await layer.group_add(GROUP, channel)
+                joined = clock()
             try:
-                message = await asyncio.wait_for(layer.receive(channel), left)
-            except TimeoutError:
-                return
-            try:
+                message = await asyncio.wait_for(layer.receive(channel), _REJOIN_SECONDS)
                 listener(uuid.UUID(message["stream"]))
-            except (KeyError, TypeError, ValueError):
+            except (TimeoutError, KeyError, TypeError, ValueError):
                 continue
 
 

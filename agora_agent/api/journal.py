@@ -1,0 +1,41 @@
+"""The journal of a durable run, for those who may see payloads; the engine's app may be absent."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+from django.apps import apps
+
+from agora_agent.models import write_alias
+from agora_agent.streaming.wire import utc
+
+VIEW_PAYLOAD = "agora_agent.view_run_payload"
+MAX_ROWS = 1000
+
+
+def entries(run_id: uuid.UUID) -> list[dict[str, Any]] | None:
+    """The first :data:`MAX_ROWS` checkpoints of a run in the order of the journal; None without the engine."""
+    if not apps.is_installed("agora_agent.durable"):
+        return None
+    rows = apps.get_model("agora_durable", "Journal")._default_manager.using(write_alias())
+    return [
+        {
+            "position": row.pos,
+            "name": row.name,
+            "kind": row.kind,
+            "ok": row.ok,
+            "payload": _as_stored(row.payload),
+            "createdAt": utc(row.created_at),
+        }
+        for row in rows.filter(run_id=run_id).order_by("id")[:MAX_ROWS]
+    ]
+
+
+def _as_stored(text: str) -> Any:
+    """The codec's own text as plain JSON, tags and all: an operator compares it with the row."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

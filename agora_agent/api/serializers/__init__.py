@@ -1,0 +1,1 @@
+"""Bodies and answers, camelCase on the wire and snake_case here."""
