@@ -164,8 +164,9 @@ class Batch:
             changed = ToolCall.objects.filter(pk=call["pk"], status__in=_OPEN).update(
                 status=ToolCall.Status.EXECUTED, output=output, executed_at=DbNow()
             )
-            if not changed and not self._is_already(call, ToolCall.Status.EXECUTED):
-                raise RunCancelled("the call was settled meanwhile")
+            if not changed:
+                self._check_told(call, ToolCall.Status.EXECUTED)
+                return
             self._audit_settled(call, "executed")
             self.sink.append(self._result_frame(call, "executed", output=output))
 
@@ -177,7 +178,7 @@ class Batch:
             changed = ToolCall.objects.filter(pk=call["pk"], status__in=_OPEN).update(
                 status=ToolCall.Status.FAILED, error=error, executed_at=DbNow()
             )
-            if not changed and not self._is_already(call, ToolCall.Status.FAILED):
+            if not changed:
                 raise RunCancelled("the call was settled meanwhile")
             self._audit_settled(call, "failed")
             self.sink.append(self._result_frame(call, "failed", error=error))
@@ -235,8 +236,10 @@ class Batch:
         if not alive:
             raise RunCancelled("the run was ended while a tool ran")
 
-    def _is_already(self, call: dict[str, Any], status: str) -> bool:
-        return ToolCall.objects.filter(pk=call["pk"], status=status).exists()
+    def _check_told(self, call: dict[str, Any], status: str) -> None:
+        """The tool's own late record may have come first, with its frame; anything else is not ours to write."""
+        if not ToolCall.objects.filter(pk=call["pk"], status=status).exists():
+            raise RunCancelled("the call was settled meanwhile")
 
     def _audit_settled(self, call: dict[str, Any], status: str) -> None:
         if call["kind"] == ToolCall.Kind.ACTION:

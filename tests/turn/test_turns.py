@@ -11,6 +11,7 @@ from agora_agent.exceptions import (
     NotVisible,
     RunActive,
     RunNotActive,
+    WrongReply,
 )
 from agora_agent.governance.decisions import decide
 from agora_agent.models import AgentRun, AuditEntry, Message, Thread, ToolCall, Usage
