@@ -5,7 +5,7 @@ E001    ``AGORA_AGENT`` has a key that is no setting
 E002    a setting has the wrong type, or names something that cannot be imported
 E003    ``DURABLE = "required"`` and the engine's app is not installed
 E004    a module that declares agents cannot be imported
-E005    an agent's declaration is wrong: it delegates to an agent that does not exist, …
+E005    an agent delegates to an agent that does not exist
 E006    a tool's permission or approver is not written as ``app.codename``
 E007    the app's tables are spread over two databases
 E008    ``DISPATCHER`` needs an app that is not installed
@@ -21,6 +21,7 @@ W018    a permission that nothing defines: nobody but a superuser can hold it
 W019    ``ASGI_APPLICATION`` is not set: streams do not work under WSGI
 W020    django-q2's own admin is registered
 I021    no channel layer: streams poll the database
+W022    an agent that others delegate to has no description for their models
 ======  ====================================================================================================
 
 Whether the engine's tables are migrated is no check but a state: ``turn.runner.durable_state()``.
@@ -71,8 +72,8 @@ RULES: dict[str, tuple[Level, str, str]] = {
     ),
     "E005": (
         Error,
-        "{message}",
-        "Name agents that are registered, in the module that declares the agent.",
+        "Agent {agent!r} delegates to {delegate!r}, which is not registered.",
+        "Register that agent, or correct the name in delegates=.",
     ),
     "E006": (
         Error,
@@ -150,6 +151,11 @@ RULES: dict[str, tuple[Level, str, str]] = {
         "stored results.",
         "Unregister its models from the admin site, or let only superusers see them.",
     ),
+    "W022": (
+        Caution,
+        "Agent {delegate!r} has no description, and {agent!r} delegates to it: its model is not told what for.",
+        "Give the agent a description of one sentence.",
+    ),
     "I021": (
         Info,
         "No channel layer is configured: streams find new frames by polling the database.",
@@ -209,9 +215,14 @@ def _agents() -> Iterator[Finding]:
     broken = registry.broken_modules()
     for module, reason in broken.items():
         yield "E004", {"module": module, "reason": str(reason).strip().splitlines()[-1]}
-    for problem in registry.problems():
-        yield "E005", {"message": str(problem)}
-    if not registry.agents() and not broken:
+    known = registry.agents()
+    for agent in known.values():
+        for name in agent.delegates:
+            if name not in known:
+                yield "E005", {"agent": agent.name, "delegate": name}
+            elif not known[name].description:
+                yield "W022", {"agent": agent.name, "delegate": name}
+    if not known and not broken:
         yield "W017", {"module": agora_settings.AGENTS_MODULE}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.apps import apps
 from django.contrib import admin, messages
@@ -16,13 +16,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from agora_agent.admin import words
-from agora_agent.admin.base import ReadOnlyMixin, impersonator_of, note_foreign_read, tenant_of
+from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, principal_of, tenant_of
 from agora_agent.admin.card import card_context
 from agora_agent.admin.outcomes import outcome_of
 from agora_agent.agents import registry
 from agora_agent.exceptions import AgoraError
-from agora_agent.governance import ownership
-from agora_agent.governance.principal import Principal
+from agora_agent.governance import decisions, ownership
 from agora_agent.governance.rights import DECIDE_ANY, VIEW_ALL_RUNS, has_perm, holds
 from agora_agent.models import PendingApproval, ToolCall
 from agora_agent.templatetags.agora_admin import ago, until, visible
@@ -62,10 +61,10 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
 
     list_display = ("what", "requester", "agent", "tool", "age", "deadline", "who")
     list_display_links = ("what",)
-    list_filter: ClassVar[Any] = (WhoseFilter,)
+    list_filter: Any = (WhoseFilter,)
     #: By urgency: the nearest deadline first, then the oldest.
-    ordering: ClassVar[Any] = (models.F("expires_at").asc(nulls_last=True), "created_at")
-    sortable_by: ClassVar[Any] = ("tool", "age", "deadline")
+    ordering: Any = (models.F("expires_at").asc(nulls_last=True), "created_at")
+    sortable_by: Any = ("tool", "age", "deadline")
     actions = None
     empty_list = gettext_lazy(
         "Nothing waits for you. A call appears here when an agent asks for your approval."
@@ -110,12 +109,15 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         return own + super().get_urls()
 
     def note_read(self, request: HttpRequest, obj: Any) -> None:
-        note_foreign_read(request, obj.run.actor_id, f"call:{obj.pk}")
+        note_foreign_read(request, obj.run.actor_id, "call", obj.pk)
 
     def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         following = ownership.inbox(request.user, tenant_of(request)).exclude(pk=obj.pk)
         return {
             **card_context(obj, request.user),
+            "may_open_run": ownership.visible_runs(request.user, tenant_of(request))
+            .filter(pk=obj.run_id)
+            .exists(),
             "next_call": following.filter(status=ToolCall.Status.PENDING_APPROVAL).first(),
             "reason_characters": REASON_CHARACTERS,
         }
@@ -124,7 +126,7 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         """POST decides and leads back to the card; GET (after a new sign-in) only leads there."""
         call = self.get_object(request, unquote(object_id))
         if call is None or not self.has_view_permission(request, call):
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self.gone(request)
         back = self.url("agora_agent_pendingapproval_change", call.pk)
         if request.method != "POST":
             return HttpResponseRedirect(back)
@@ -136,31 +138,22 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         return HttpResponseRedirect(back)
 
     def _decide(self, request: HttpRequest, call: Any, verdict: str, reason: str) -> tuple[int, str]:
-        from agora_agent.governance import decisions
-
-        principal = Principal(
-            request.user,  # type: ignore[arg-type]
-            via="admin",
-            auth_method="session",
-            address=request.META.get("REMOTE_ADDR", ""),
-            impersonator=impersonator_of(request),
-            tenant=tenant_of(request),
-        )
         shown_round = request.POST.get("round", "")
         try:
             standing = decisions.decide(
-                principal,
+                principal_of(request),
                 run_id=call.run_id,
                 call_id=call.call_id,
                 verdict=verdict,  # type: ignore[arg-type]
                 reason=reason,
                 digest=request.POST.get("digest", ""),
-                round=int(shown_round) if shown_round.isdecimal() else None,
+                round=int(shown_round) if shown_round.isdecimal() else 0,  # no round is no yes
             )
         except AgoraError as error:
             return outcome_of(error, call)
-        if not standing.repeated:
-            self.log_change(request, call, _("Approved.") if verdict == "approve" else _("Rejected."))
+        if standing.repeated:
+            return messages.INFO, _("You had said so already: nothing was changed.")
+        self.log_change(request, call, _("Approved.") if verdict == "approve" else _("Rejected."))
         text = {
             "approve": _("Approved: %(tool)s runs now."),
             "reject": _("Rejected: %(tool)s does not run; the model is told why."),
@@ -195,7 +188,7 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
 
     @admin.display(description=gettext_lazy("who may decide"))
     def who(self, call: ToolCall) -> SafeString:
-        return visible(words.who_decides(call))
+        return visible(words.who_decides(call, brief=True))
 
 
 class PendingApprovalAdmin(PendingApprovalAdminMixin, admin.ModelAdmin):  # type: ignore[type-arg]

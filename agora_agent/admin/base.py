@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db import models
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
 
+from agora_agent.governance import audit
 from agora_agent.governance.actors import resolve_actor
-from agora_agent.governance.principal import user_ref
+from agora_agent.governance.principal import Principal
 from agora_agent.governance.rights import fresh_user
-from agora_agent.templatetags.agora_admin import short_id
+from agora_agent.templatetags.agora_admin import tail
 
 if TYPE_CHECKING:
     _Base = admin.ModelAdmin[Any]
@@ -47,6 +50,7 @@ class ReadOnlyMixin(_Base):
     """Nothing is added, changed or deleted here: rows change through services, each by its own POST form."""
 
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER  # each would count the whole table
     paginator = BoundedPaginator
     list_per_page = 50
     list_max_show_all = 100
@@ -72,6 +76,7 @@ class ReadOnlyMixin(_Base):
 
     def page_context(self, request: HttpRequest, obj: Any, **extra: Any) -> dict[str, Any]:
         """The context that the admin's own templates expect around a page about ``obj``."""
+        request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -89,9 +94,8 @@ class ReadOnlyMixin(_Base):
             **extra,
         }
 
-    def detail_response(self, request: HttpRequest, obj: Any, **extra: Any) -> HttpResponse:
+    def detail_response(self, request: HttpRequest, obj: Any, **extra: Any) -> TemplateResponse:
         """The detail page."""
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
         context = self.page_context(request, obj, **{**self.get_detail_context(request, obj), **extra})
         return TemplateResponse(
             request,
@@ -124,19 +128,30 @@ class ReadOnlyMixin(_Base):
             raise PermissionDenied
         obj = self.get_object(request, unquote(object_id))
         if obj is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self.gone(request)
         if not self.has_view_permission(request, obj):
             raise PermissionDenied
-        self.note_read(request, obj)
-        return self.detail_response(request, obj, **(extra_context or {}))
+        response = self.detail_response(request, obj, **(extra_context or {}))
+        response.add_post_render_callback(lambda _response: self.note_read(request, obj))
+        return response
+
+    def gone(self, request: HttpRequest) -> HttpResponse:
+        """The answer for a row that is not there or not this reader's: the same for both."""
+        self.message_user(request, _("There is nothing here that you may see."), messages.WARNING)
+        return HttpResponseRedirect(reverse("admin:index", current_app=self.admin_site.name))
 
     def note_read(self, request: HttpRequest, obj: Any) -> None:
-        """Called before the detail of ``obj`` is shown."""
+        """Called once the detail page of ``obj`` is made."""
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        extra = {"empty_list": self.empty_list, "counted": COUNTED, **(extra_context or {})}
+        extra = {
+            "title": capfirst(self.opts.verbose_name_plural),
+            "empty_list": self.empty_list,
+            "counted": COUNTED,
+            **(extra_context or {}),
+        }
         return super().changelist_view(request, extra)
 
     def url(self, name: str, *args: Any) -> str:
@@ -146,7 +161,7 @@ class ReadOnlyMixin(_Base):
     def link(self, model_name: str, pk: Any, text: Any = None) -> SafeString:
         """A link to the detail page of a row of this app."""
         url = self.url(f"agora_agent_{model_name}_change", pk)
-        return format_html('<a href="{}" title="{}">{}</a>', url, pk, text or short_id(pk))
+        return format_html('<a href="{}" title="{}">{}</a>', url, pk, text or tail(pk))
 
 
 def tenant_of(request: HttpRequest) -> str:
@@ -155,12 +170,22 @@ def tenant_of(request: HttpRequest) -> str:
     return "" if actor is None else actor.tenant
 
 
-def note_foreign_read(request: HttpRequest, owner_id: Any, subject_ref: str) -> None:
+def principal_of(request: HttpRequest) -> Principal:
+    """The person at this door."""
+    return Principal(
+        request.user,  # type: ignore[arg-type]
+        via="admin",
+        auth_method="session",
+        address=request.META.get("REMOTE_ADDR") or "",
+        impersonator=impersonator_of(request),
+        tenant=tenant_of(request),
+    )
+
+
+def note_foreign_read(request: HttpRequest, owner_id: Any, action: str, pk: Any) -> None:
     """Record that somebody reads what is not theirs."""
     if owner_id != request.user.pk:
-        from agora_agent.governance import audit
-
-        audit.access("read", subject_ref=subject_ref, via="admin", content={"reader": user_ref(request.user)})
+        audit.access(action, principal=principal_of(request), subject_ref=f"{action}:{pk}")
 
 
 def impersonator_of(request: HttpRequest) -> Any:

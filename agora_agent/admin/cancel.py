@@ -15,8 +15,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from agora_agent.admin import words
+from agora_agent.admin.base import principal_of
 from agora_agent.exceptions import AgoraError
-from agora_agent.governance.principal import user_ref
 from agora_agent.governance.rights import has_perm
 from agora_agent.models import AgentRun, ToolCall
 from agora_agent.templatetags.agora_admin import short_id
@@ -43,7 +43,7 @@ class CancelMixin(_Base):
         """GET asks, POST cancels and leads back to the run."""
         run = self.get_object(request, unquote(object_id))
         if run is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            return self.gone(request)
         if not self.may_cancel(request, run):
             raise PermissionDenied
         back = self.url("agora_agent_agentrun_change", run.pk)
@@ -75,7 +75,7 @@ class CancelMixin(_Base):
             return "forbidden"
         try:
             done = runner.get(run.durable).cancel(
-                run.pk, by=user_ref(request.user), reason=reason.strip()[:500]
+                run.pk, by=principal_of(request).ref, reason=reason.strip()[:500]
             )
         except AgoraError:
             return "failed"

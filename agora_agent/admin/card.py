@@ -25,8 +25,7 @@ def card_context(call: Any, user: Any) -> dict[str, Any]:
     decided = bool(call.decided_by_id or call.decided_ref)
     said, asked = _words_of(call)
     return {
-        "title": _("%(tool)s for %(who)s")
-        % {"tool": call.tool_name, "who": words.person(call.run.actor, call.run.actor_ref)},
+        "title": _title(call, pending and not over and may),
         "call": call,
         "tone": words.call_tone(call),
         "pending": pending,
@@ -45,6 +44,11 @@ def card_context(call: Any, user: Any) -> dict[str, Any]:
         "model_said": said,
         "requester_said": asked,
     }
+
+
+def _title(call: ToolCall, asks: bool) -> str:
+    values = {"tool": call.tool_name, "who": words.person(call.run.actor, call.run.actor_ref)}
+    return (_("Approve %(tool)s for %(who)s?") if asks else _("%(tool)s for %(who)s")) % values
 
 
 def _why_not(call: ToolCall, user: Any) -> str:

@@ -14,7 +14,7 @@ from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, tenant_of
 from agora_agent.admin.runs import id_span
 from agora_agent.governance import ownership
-from agora_agent.templatetags.agora_admin import short_id, visible, when
+from agora_agent.templatetags.agora_admin import exact, tail, visible, when
 
 
 class _Record(ReadOnlyMixin):
@@ -24,7 +24,8 @@ class _Record(ReadOnlyMixin):
     detail_fields: ClassVar[tuple[str, ...]] = ()
 
     def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
-        rows = [(self.opts.get_field(name), getattr(obj, name)) for name in self.detail_fields]
+        fields: list[Any] = [self.opts.get_field(name) for name in self.detail_fields]
+        rows = [(field, getattr(obj, field.name)) for field in fields]
         return {
             "title": f"{self.opts.verbose_name} {obj}"[:1].upper() + f"{self.opts.verbose_name} {obj}"[1:],
             "rows": [(field.verbose_name, value, type(field).__name__) for field, value in rows],
@@ -48,7 +49,7 @@ class AuditEntryAdminMixin(_Record):
 
     list_display = ("number", "chain_id", "action", "subject", "door", "time")
     list_display_links = ("number",)
-    list_filter: ClassVar[Any] = ("via", "at")
+    list_filter: Any = ("via", "at")
     ordering = ("-id",)
     search_fields = ("chain",)
     search_help_text = _("The id of a run, or “system”: shows its chain.")
@@ -72,15 +73,15 @@ class AuditEntryAdminMixin(_Record):
         return (queryset.filter(chain=term) if term else queryset), False
 
     @admin.display(description=_("chain"), ordering="chain")
-    def chain_id(self, entry: Any) -> str:
-        return short_id(entry.chain)
+    def chain_id(self, entry: Any) -> SafeString:
+        return tail(entry.chain)
 
 
 class AccessEntryAdminMixin(_Record):
     """Reads of other people's data, and refused decisions."""
 
     list_display = ("id", "action", "subject", "door", "time")
-    list_filter: ClassVar[Any] = ("via", "at")
+    list_filter: Any = ("via", "at")
     ordering = ("-id",)
     empty_list = _("No entry yet: reads of other people's data and refused decisions are written here.")
     detail_fields = ("action", "subject_ref", "via", "at", "content")
@@ -101,7 +102,7 @@ class UsageAdminMixin(_Record):
         "cost",
         "time",
     )
-    list_filter: ClassVar[Any] = ("state", "created_at")
+    list_filter: Any = ("state", "created_at")
     ordering = ("-id",)
     search_fields = ("run__id",)
     search_help_text = _("A run id; its first characters are enough.")
@@ -141,17 +142,17 @@ class UsageAdminMixin(_Record):
     def model_name(self, usage: Any) -> SafeString:
         return visible(usage.model or "—")
 
-    @admin.display(description=_("input tokens"), ordering="input_tokens", empty_value=_("unknown"))
+    @admin.display(description=_("input tokens"), ordering="input_tokens")
     def tokens_in(self, usage: Any) -> Any:
-        return usage.input_tokens
+        return _("unknown") if usage.input_tokens is None else usage.input_tokens
 
-    @admin.display(description=_("output tokens"), ordering="output_tokens", empty_value=_("unknown"))
+    @admin.display(description=_("output tokens"), ordering="output_tokens")
     def tokens_out(self, usage: Any) -> Any:
-        return usage.output_tokens
+        return _("unknown") if usage.output_tokens is None else usage.output_tokens
 
-    @admin.display(description=_("cost, USD"), ordering="cost_usd", empty_value=_("unknown"))
+    @admin.display(description=_("cost, USD"), ordering="cost_usd")
     def cost(self, usage: Any) -> Any:
-        return usage.cost_usd
+        return _("unknown") if usage.cost_usd is None else exact(usage.cost_usd)
 
     @admin.display(description=_("created"), ordering="created_at")
     def time(self, usage: Any) -> SafeString:

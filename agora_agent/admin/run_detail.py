@@ -59,7 +59,7 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
     usage = Usage.objects.filter(run=run).order_by("step", "attempt")
     pending = [call for call in calls if call.status in ToolCall.PENDING]
     return {
-        "tone": words.run_tone(run),
+        "tone": words.run_tone(run, run.open_calls),  # type: ignore[attr-defined]
         "wait": words.waits_for(run, run.open_calls),  # type: ignore[attr-defined]
         "waiting_since": min((call.created_at for call in pending), default=None),
         "waiting_calls": pending,
@@ -71,7 +71,7 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
         "transcript": messages[:SHOWN_ROWS],
         "transcript_cut": len(messages) > SHOWN_ROWS,
         "children": [
-            ChildRow(child, words.run_tone(child), words.waits_for(child, child.open_calls))  # type: ignore[attr-defined]
+            ChildRow(child, words.run_tone(child, child.open_calls), words.waits_for(child, child.open_calls))  # type: ignore[attr-defined]
             for child in children.order_by("created_at", "pk")[:SHOWN_ROWS]
         ],
         "usage": list(usage[:SHOWN_ROWS]),

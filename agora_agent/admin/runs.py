@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
@@ -19,10 +19,12 @@ from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, tenant_of
 from agora_agent.admin.cancel import CancelMixin
 from agora_agent.admin.filters import AgentFilter
 from agora_agent.admin.run_detail import run_context
+from agora_agent.exceptions import ConfigurationError
 from agora_agent.governance import ownership
 from agora_agent.models import AgentRun, ToolCall
-from agora_agent.templatetags.agora_admin import ago, pill, short_id, visible
+from agora_agent.templatetags.agora_admin import ago, pill, short_id, tail, visible
 from agora_agent.turn import runner
+from agora_agent.turn.runner import DurableState
 
 #: Columns that a list never loads: they can hold megabytes.
 HEAVY = ("input", "requesters", "answer", "error_detail")
@@ -39,15 +41,25 @@ def open_calls() -> models.Prefetch[Any]:
 class RunAdminMixin(CancelMixin, ReadOnlyMixin):
     """The list and the detail page of runs."""
 
-    list_display = ("run", "state", "waits_for", "agent_name", "requester", "in_thread", "steps", "on", "age")
-    list_filter: ClassVar[Any] = ("status", "phase", AgentFilter, "durable", "created_at")
+    list_display = (
+        "run",
+        "state",
+        "waits_for",
+        "agent_name",
+        "requester",
+        "age",
+        "steps",
+        "runner",
+        "in_thread",
+    )
+    list_filter: Any = ("status", "phase", AgentFilter, "durable", "created_at")
     list_display_links = ("run",)
     ordering = ("-created_at",)
     search_fields = ("id",)
     search_help_text = _(
         "A run id or thread id (its first characters are enough), or a requester's name in full."
     )
-    actions: ClassVar[Any] = ["cancel_selected"]
+    actions: Any = ["cancel_selected"]
     empty_list = _("No run is here yet: one begins when somebody sends a message to an agent.")
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -75,9 +87,7 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
         return queryset.filter(found), False
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
-        return super().changelist_view(
-            request, {"durable_state": runner.durable_state(), **(extra_context or {})}
-        )
+        return super().changelist_view(request, {"durable_state": durable_state(), **(extra_context or {})})
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.cancel_view)
@@ -85,25 +95,25 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
         return own + super().get_urls()
 
     def note_read(self, request: HttpRequest, obj: Any) -> None:
-        note_foreign_read(request, obj.actor_id, f"run:{obj.pk}")
+        note_foreign_read(request, obj.actor_id, "run", obj.pk)
 
     def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         return {
             "title": _("Run %(id)s") % {"id": short_id(obj.pk)},
             "may_cancel": self.may_cancel(request, obj),
-            "durable_state": runner.durable_state(),
+            "durable_state": durable_state(),
             **run_context(obj, request),
         }
 
     @admin.display(description=_("run"), ordering="id")
     def run(self, run: AgentRun) -> SafeString:
-        return format_html('<span title="{}">{}</span>', run.pk, short_id(run.pk))
+        return tail(run.pk)
 
     @admin.display(description=_("status"), ordering="status")
     def state(self, run: AgentRun) -> SafeString:
-        return pill(words.run_tone(run), run.get_status_display())
+        return pill(words.run_tone(run, run.open_calls), run.get_status_display())  # type: ignore[attr-defined]
 
-    @admin.display(description=_("what it waits for"), ordering="phase")
+    @admin.display(description=_("waits for"), ordering="phase")
     def waits_for(self, run: AgentRun) -> SafeString:
         return visible(words.waits_for(run, run.open_calls).headline)  # type: ignore[attr-defined]
 
@@ -119,11 +129,15 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
 
     @admin.display(description=_("thread"))
     def in_thread(self, run: AgentRun) -> SafeString:
+        if run.parent_id:  # its own thread is a transcript that is listed nowhere
+            return format_html(
+                '<span class="agora-note">{} {}</span>', _("of"), self.link("agentrun", run.parent_id)
+            )
         return self.link("thread", run.thread_id)
 
-    @admin.display(description=_("durable"), ordering="durable", boolean=True)
-    def on(self, run: AgentRun) -> bool:
-        return run.durable
+    @admin.display(description=_("runner"), ordering="durable")
+    def runner(self, run: AgentRun) -> Any:
+        return _("durable") if run.durable else _("inline")
 
     @admin.display(description=_("created"), ordering="created_at")
     def age(self, run: AgentRun) -> SafeString:
@@ -132,6 +146,14 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
 
 class RunAdmin(RunAdminMixin, admin.ModelAdmin):  # type: ignore[type-arg]
     """Runs on the default site."""
+
+
+def durable_state() -> DurableState:
+    """Whether durable runs were asked for and are on; where they are required and cannot be, why."""
+    try:
+        return runner.durable_state()
+    except ConfigurationError as error:
+        return DurableState(True, False, error.message)
 
 
 def id_span(term: str) -> tuple[uuid.UUID, uuid.UUID] | None:

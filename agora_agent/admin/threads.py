@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.db import models
 from django.http import HttpRequest
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
@@ -16,7 +15,7 @@ from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, tenant_of
 from agora_agent.admin.runs import id_span, open_calls
 from agora_agent.governance import ownership
-from agora_agent.templatetags.agora_admin import ago, short_id, visible
+from agora_agent.templatetags.agora_admin import ago, short_id, tail, visible
 
 #: Messages and runs of one page: the newest.
 SHOWN = 100
@@ -26,7 +25,7 @@ class ThreadAdminMixin(ReadOnlyMixin):
     """The list of threads and the transcript of one."""
 
     list_display = ("thread", "called", "owner", "agent", "messages", "active", "age")
-    list_filter: ClassVar[Any] = ("updated_at",)
+    list_filter: Any = ("updated_at",)
     list_display_links = ("thread",)
     ordering = ("-updated_at",)
     search_fields = ("id",)
@@ -54,7 +53,7 @@ class ThreadAdminMixin(ReadOnlyMixin):
         return queryset.filter(**{f"actor__{get_user_model().USERNAME_FIELD}": term}), False
 
     def note_read(self, request: HttpRequest, obj: Any) -> None:
-        note_foreign_read(request, obj.actor_id, f"thread:{obj.pk}")
+        note_foreign_read(request, obj.actor_id, "thread", obj.pk)
 
     def get_detail_context(self, request: HttpRequest, obj: Any) -> dict[str, Any]:
         said = list(obj.messages.order_by("-seq")[: SHOWN + 1])
@@ -66,13 +65,16 @@ class ThreadAdminMixin(ReadOnlyMixin):
             "owner": words.person(obj.actor, obj.actor_ref),
             "transcript": said[:SHOWN][::-1],
             "transcript_cut": len(said) > SHOWN,
-            "runs": [(run, words.run_tone(run), words.waits_for(run, run.open_calls)) for run in newest],
+            "runs": [
+                (run, words.run_tone(run, run.open_calls), words.waits_for(run, run.open_calls))  # type: ignore[attr-defined]
+                for run in newest
+            ],
             "shown_messages": SHOWN,
         }
 
     @admin.display(description=_("thread"), ordering="id")
     def thread(self, thread: Any) -> SafeString:
-        return format_html('<span title="{}">{}</span>', thread.pk, short_id(thread.pk))
+        return tail(thread.pk)
 
     @admin.display(description=_("title"), ordering="title")
     def called(self, thread: Any) -> SafeString:

@@ -60,9 +60,9 @@ class Wait(NamedTuple):
     advice: str = ""
 
 
-def run_tone(run: AgentRun) -> str:
-    """The colour class of a run: a run that waits for a person stands out."""
-    if run.status == AgentRun.Status.RUNNING and run.phase == AgentRun.Phase.WAITING:
+def run_tone(run: AgentRun, calls: Iterable[ToolCall]) -> str:
+    """The colour class of a run. One that waits for a person stands out; ``calls``: those without an outcome."""
+    if not run.is_terminal and any(ToolCall.Status(call.status) in _URGENCY for call in calls):
         return "wait"
     return RUN_TONES.get(AgentRun.Status(run.status), "quiet")
 
@@ -105,14 +105,16 @@ def _permission_names() -> dict[str, str]:
     }
 
 
-def who_decides(call: ToolCall) -> str:
-    """Who may decide, in words."""
+def who_decides(call: ToolCall, *, brief: bool = False) -> str:
+    """Who may decide, in words; without the permission's code name if ``brief``."""
     kind, _colon, name = call.approver.partition(":")
     if not call.approver:
         return _("the requester, %(who)s") % {"who": person(call.run.actor, call.run.actor_ref)}
     if kind == "group":
         return _("a member of the group “%(group)s”") % {"group": name}
     label = _permission_names().get(name)
+    if label and brief:
+        return _("somebody who “%(label)s”") % {"label": label}
     if label:
         return _("somebody with the permission “%(label)s” (%(name)s)") % {"label": label, "name": name}
     return _("somebody with the permission %(name)s") % {"name": name or call.approver}
@@ -146,12 +148,14 @@ def _waiting_call(call: ToolCall) -> Wait:
                 _("Waiting for a person: the outcome of %(tool)s is unknown") % {"tool": tool},
                 _(
                     "The process ended while the tool was running, so nobody knows whether it took effect. Look "
-                    "at the target system, then settle the call: run it again, record it as done, or fail it."
+                    "at the target system, then settle the call (tool-call/settle): run it "
+                    "again, record it as done, or fail it."
                 ),
             )
         case ToolCall.Status.PENDING_APPROVAL:
             return Wait(
-                _("Waiting for approval of %(tool)s by %(who)s") % {"tool": tool, "who": who_decides(call)},
+                _("Waiting for approval of %(tool)s by %(who)s")
+                % {"tool": tool, "who": who_decides(call, brief=True)},
                 _("Open the call to approve or reject it. Nothing runs until somebody does."),
             )
         case ToolCall.Status.PENDING_ANSWERS:

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import unicodedata
 import uuid
+from decimal import Decimal
 from typing import Any
 
 from django import template
@@ -108,7 +109,7 @@ def shortened(value: Any) -> SafeString:
 
 def aware(value: dt.datetime) -> dt.datetime:
     """``value`` with its zone, also where the project works without zones."""
-    return timezone.makeaware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
+    return timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
 
 
 @register.filter
@@ -176,6 +177,20 @@ def short_id(value: Any) -> str:
     """The beginning and the end of an id: the beginning sorts, the end tells apart."""
     text = str(value)
     return f"{text[:8]}…{text[-6:]}" if len(text) > 20 else text
+
+
+@register.filter
+def tail(value: Any) -> SafeString:
+    """The end of an id, for lists: the beginnings of ids made in one hour are all alike."""
+    text = str(value)
+    shown = f"…{text[-6:]}" if len(text) > 20 else text
+    return format_html('<span class="agora-id" title="{}">{}</span>', text, shown)
+
+
+@register.filter
+def exact(value: Any) -> Any:
+    """A decimal without the zeros that its column pads it with."""
+    return f"{value.normalize():f}" if isinstance(value, Decimal) else value
 
 
 @register.simple_tag
