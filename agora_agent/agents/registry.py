@@ -147,11 +147,12 @@ def clear() -> None:
 def isolated() -> Iterator[None]:
     """What is registered, cleared or broken inside is undone at the end. For tests."""
     with _lock:
-        before = (dict(_state.agents), dict(_state.modules), dict(_state.broken))
+        known, modules, broken = dict(_state.agents), dict(_state.modules), dict(_state.broken)
     try:
         yield
     finally:
         with _lock:
             clear()
-            for store, kept in zip((_state.agents, _state.modules, _state.broken), before, strict=True):
-                store.update(kept)  # type: ignore[arg-type]
+            _state.agents.update(known)
+            _state.modules.update(modules)
+            _state.broken.update(broken)

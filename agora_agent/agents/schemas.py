@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped,unused-ignore]
+from jsonschema.exceptions import SchemaError  # type: ignore[import-untyped,unused-ignore]
 
 from agora_agent import codec
 from agora_agent.exceptions import ConfigurationError
@@ -68,7 +68,8 @@ def close(schema: dict[str, Any]) -> dict[str, Any]:
     for reference in _references(schema):
         if not reference.startswith("#"):
             raise ConfigurationError(f"input_schema may refer inside itself only, not to {reference!r}.")
-    return _close(schema)
+    closed: dict[str, Any] = _close(schema)
+    return closed
 
 
 def _close(schema: Any) -> Any:

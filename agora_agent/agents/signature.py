@@ -50,7 +50,9 @@ def read_signature(
     where = f"{function.__module__}.{function.__qualname__}"
     hints = _hints(function, where, {context_type.__name__: context_type, **(localns or {})})
     documented = parameter_docs(inspect.getdoc(function) or "")
-    context, fields, definitions = "", {}, {}
+    context = ""
+    fields: dict[str, str] = {}
+    definitions: dict[str, tuple[Any, Any]] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, parameter.annotation)
         if hint is context_type:

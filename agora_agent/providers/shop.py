@@ -24,6 +24,9 @@ _STATUS = re.compile(
     r"\b(open|new|paid|packed|shipped|delivered|returned|refunded|cancelled)\b", re.IGNORECASE
 )
 
+# How the turn tells a model why a person said no.
+_GIVEN = re.compile(r"Reason given: (.+?)\s*(?:Nothing was executed|$)", re.DOTALL)
+
 GREETING = (
     "I am the offline demo model: no network, a few rules, always the same answers. Ask me to list open orders, "
     "to compare 1001 and 1002, to refund 1001, to refund 12.50 for order 1001 because it arrived broken, to put "
@@ -220,7 +223,9 @@ def _closing(result: _Done, done: str, what: str) -> str:
         case "executed":
             return done
         case "rejected":
-            return f"A person declined {what}: {result.words}. Nothing was done, and I will not try again."
+            given = _GIVEN.search(result.content)
+            why = f": {given[1].strip().rstrip('.')}" if given else ""
+            return f"A person declined {what}{why}. Nothing was done, and I will not try again."
         case "expired":
             return f"Nobody decided about {what} in time. Nothing was done."
         case "cancelled":
