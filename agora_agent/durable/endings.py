@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import transaction
 from django.db.models import Q
 
 from agora_agent.durable import lookups, store, transactions
+from agora_agent.durable.leases import CANCELLED
 from agora_agent.durable.models import Run
-from agora_agent.exceptions import ControlFlow
+from agora_agent.exceptions import Busy
 
 if TYPE_CHECKING:
     from agora_agent.durable.workflow import Engine
 
 logger = logging.getLogger("agora_agent.durable")
+
+CANCEL_ATTEMPTS = 20
 
 
 class Refused(Exception):
@@ -115,39 +119,49 @@ def settle_held(engine: Engine, claim: store.Claim, status: str, code: str = "",
 def cancel(engine: Engine, run_id: uuid.UUID, by: str, reason: str) -> bool:
     """End a run that nobody drives, or ask its driver to; False if it has ended already."""
     using = store.alias()
-    asleep = Q(status__in=[Run.Status.READY, Run.Status.SUSPENDED])
-    while True:
+    for _ in range(CANCEL_ATTEMPTS):
         standing = lookups.standing(run_id)
         if standing is None or standing.status not in Run.LIVE:
             return False
         if standing.status == Run.Status.RUNNING:
-            asked = transactions.joined(lambda: store.ask_cancel(run_id, by, reason), using=using)
-            if asked or standing.cancelled:
-                break
-            continue
-        try:
-            transactions.joined(
-                lambda parent=standing.parent_id: settle(  # type: ignore[misc]
-                    engine,
-                    run_id,
-                    parent,
-                    Run.Status.CANCELLED,
-                    asleep,
-                    outside=True,
-                    by=by,
-                    reason=reason,
-                ),
-                using=using,
+            done = standing.cancelled or transactions.joined(
+                partial(store.ask_cancel, run_id, by, reason), using=using
             )
-        except Refused:
-            continue  # it was claimed, or it ended, since we looked
-        break
+        else:
+            done = _cancel_asleep(engine, run_id, standing.parent_id, by, reason)
+        if done:
+            break
+    else:
+        # only where the caller's transaction keeps showing an old status
+        raise Busy("the run changes faster than it can be cancelled: try again")
 
     def after_commit() -> None:
-        engine.leases.abort(run_id, "cancelled")
+        engine.leases.abort(run_id, CANCELLED)
         cancel_children(engine, run_id)
 
     transaction.on_commit(after_commit, using=using, robust=True)
+    return True
+
+
+def _cancel_asleep(
+    engine: Engine, run_id: uuid.UUID, parent_id: uuid.UUID | None, by: str, reason: str
+) -> bool:
+    asleep = Q(status__in=[Run.Status.READY, Run.Status.SUSPENDED])
+    work = partial(
+        settle,
+        engine,
+        run_id,
+        parent_id,
+        Run.Status.CANCELLED,
+        asleep,
+        outside=True,
+        by=by,
+        reason=reason,
+    )
+    try:
+        transactions.joined(work, using=store.alias())
+    except Refused:
+        return False  # it was claimed, or it ended, since we looked
     return True
 
 
@@ -159,8 +173,6 @@ def cancel_children(engine: Engine, run_id: uuid.UUID) -> int:
         for child in children:
             try:
                 count += cancel(engine, child, "", "its parent ended")
-            except ControlFlow:
-                raise
             except Exception:
                 logger.exception(
                     "a child could not be cancelled; the sweeper will", extra={"run": str(child)}

@@ -43,6 +43,14 @@ def result(run_id: uuid.UUID) -> RunResult | None:
     return RunResult(run.status, output, run.body.error_code, run.body.error_detail)
 
 
+def child_end(child_id: uuid.UUID) -> dict[str, Any] | None:
+    """A child's end as its parent's journal keeps it; None while it lives."""
+    ended = result(child_id)
+    if ended is None or ended.status in Run.LIVE:
+        return None
+    return {"status": ended.status, "output": ended.output, "code": ended.code, "detail": ended.detail}
+
+
 def ended_by(claim: store.Claim) -> bool:
     """True if this claim ended its run: an end from outside moves the epoch."""
     ended = Run.objects.using(store.alias()).filter(id=claim.run_id, epoch=claim.epoch, owner=claim.owner)

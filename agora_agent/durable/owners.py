@@ -49,5 +49,12 @@ def is_dead(owner: str) -> bool:
     if not prefix or not owner.startswith(prefix):
         return False
     pid, start, _ = owner.removeprefix(prefix).split(":", 2)
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # somebody else's, and alive
+    # a host may hide the processes of other users: what cannot be read is not dead
     state, started = _process(int(pid))
-    return state in ("", "Z", "X") or started != start
+    return state in ("Z", "X") or bool(state and started != start)

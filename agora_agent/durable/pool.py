@@ -10,13 +10,13 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from django.db import connections
 
 from agora_agent.durable import leases, lookups, store, taskstore
 from agora_agent.durable.models import Run
-from agora_agent.durable.values import TaskInfo
 
 if TYPE_CHECKING:
     from agora_agent.durable.workflow import Engine
@@ -34,14 +34,15 @@ class Pool:
         self._work: deque[tuple[Kind, uuid.UUID]] = deque()
         self._busy: set[tuple[Kind, uuid.UUID]] = set()
         self._again: set[tuple[Kind, uuid.UUID]] = set()
-        self._size = threads
+        #: How many runs and tasks at once; 0: this process only sweeps.
+        self.size = threads
         self._idle = 0
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._guarded, args=(target,), name=f"agora-{name}", daemon=True)
             for name, target in [
                 *[(f"worker-{index}", self._worker) for index in range(threads)],
-                ("poller", self._poller),
+                *([("poller", self._poller)] if threads else []),
                 ("sweeper", self._sweeper),
             ]
         ]
@@ -94,12 +95,12 @@ class Pool:
         row = taskstore.read(held.row_id)
         # an at-most-once step may have taken effect: only its process's end makes it a doubt
         if row is not None and row.owner == held.owner and row.info.mode == "at_least_once":
-            info: TaskInfo = row.info
-            taskstore.requeue(info, before="running", delay=0, error="the process was stopped")
+            running = taskstore.RUNNING
+            taskstore.requeue(row.info, before=running, delay=0, error="the process was stopped")
 
-    def _guarded(self, target: object) -> None:
+    def _guarded(self, target: Callable[[], None]) -> None:
         try:
-            target()  # type: ignore[operator]
+            target()
         finally:
             connections.close_all()
 
@@ -115,7 +116,8 @@ class Pool:
                 self._busy.add(item)
             try:
                 self._engine.execute(*item)
-            except Exception:
+            except BaseException:
+                # whatever it was, this thread is one of few and goes on
                 logger.warning("a hint came to nothing; the row waits for the next poll", exc_info=True)
                 connections.close_all()
             finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import F, Q
 
 from agora_agent.db import DbNow
-from agora_agent.durable import driver, endings, lookups, store, transactions
+from agora_agent.durable import endings, execution, lookups, store, taskstore, transactions
+from agora_agent.durable.failures import LEFT, backoff, describe
 from agora_agent.durable.models import Journal, Run, Task
 from agora_agent.durable.values import SweepReport, TaskInfo, TaskOutcome
 
@@ -29,19 +31,14 @@ HINT_AGAIN_SECONDS = 30.0
 def sweep(engine: Engine) -> SweepReport:
     """One pass. What fails for one row is logged and does not keep the others from their turn."""
     report = SweepReport()
-    for task in _rows(report, lambda: lookups.orphans(Task)):
-        _each(report, "task", task.id, lambda task=task: _orphaned_task(engine, task, report))
-    for run in _rows(report, lambda: lookups.orphans(Run)):
-        _each(report, "run", run.id, lambda run=run: _orphaned_run(engine, run, report))
+    for task in _rows(report, partial(lookups.orphans, Task)):
+        _each(report, task.id, partial(_orphaned_task, engine, task, report))
+    for run in _rows(report, partial(lookups.orphans, Run)):
+        _each(report, run.id, partial(_orphaned_run, engine, run, report))
     for run_id in _rows(report, lookups.orphaned_children):
-        _each(report, "child", run_id, lambda run_id=run_id: _orphaned_child(engine, run_id, report))
+        _each(report, run_id, partial(_orphaned_child, engine, run_id, report))
     for run_id, bell, why in _rows(report, lookups.asleep_with_reason_gone):
-        _each(
-            report,
-            "sleeper",
-            run_id,
-            lambda run_id=run_id, bell=bell, why=why: _wake(engine, run_id, bell, why, report),
-        )
+        _each(report, run_id, partial(_wake, engine, run_id, bell, why, report))
     if not engine.dispatcher.pulls:
         _hint(engine, report)
     return report
@@ -52,18 +49,16 @@ def _rows(report: SweepReport, read: Callable[[], list[Any]]) -> list[Any]:
         return read()
     except Exception as error:
         logger.exception("the sweeper could not read")
-        report.errors.append(driver.describe(error))
+        report.errors.append(describe(error))
         return []
 
 
-def _each(report: SweepReport, what: str, row_id: uuid.UUID, work: Callable[[], None]) -> None:
+def _each(report: SweepReport, row_id: uuid.UUID, work: Callable[[], None]) -> None:
     try:
         work()
-    except BaseException as error:
-        if not isinstance(error, Exception) and not isinstance(error, driver.LEFT):
-            raise
-        logger.exception("the sweeper could not settle a row", extra={"what": what, "row": str(row_id)})
-        report.errors.append(f"{what} {row_id}: {driver.describe(error)}")
+    except (Exception, *LEFT) as error:
+        logger.exception("the sweeper could not settle a row", extra={"row": str(row_id)})
+        report.errors.append(f"{row_id}: {describe(error)}")
 
 
 def _orphaned_run(engine: Engine, run: Run, report: SweepReport) -> None:
@@ -114,31 +109,26 @@ def _orphaned_run(engine: Engine, run: Run, report: SweepReport) -> None:
 
 
 def _orphaned_task(engine: Engine, task: Task, report: SweepReport) -> None:
-    from agora_agent.durable import taskstore
-
     info = TaskInfo(
         task.id, task.run_id, task.pos, task.name, task.step, task.attempts, task.mode, task.epoch
     )
-    running = Task.Status.RUNNING
+    standing = taskstore.RUNNING & Q(lease_until=task.lease_until)
     if task.mode == "at_most_once":
         message = "the process ended while the step ran: whether it took effect is not known"
         outcome = TaskOutcome(False, None, "in_doubt", message)
-        driver.record(engine, info, outcome, before=running, status=Task.Status.IN_DOUBT)
+        execution.record(engine, info, standing, outcome, Task.Status.IN_DOUBT)
         report.in_doubt_tasks += 1
     elif task.attempts < task.max_attempts:
-        queued = taskstore.requeue(
-            info,
-            before=running,
-            delay=0 if task.attempts <= 1 else driver.backoff(task.attempts),
-            error="the process ended while the step ran",
-        )
-        if queued:
+        # the first end may be a deploy or a lost machine: no reason to wait
+        delay = 0 if task.attempts <= 1 else backoff(task.attempts)
+        error = "the process ended while the step ran"
+        if taskstore.requeue(info, before=standing, delay=delay, error=error):
             report.requeued_tasks += 1
             engine.hint_task(task.id, task.queue)
     else:
         message = f"the process ended while the step ran, {task.attempts} times"
         outcome = TaskOutcome(False, None, "lost", message)
-        driver.record(engine, info, outcome, before=running, status=Task.Status.DONE)
+        execution.record(engine, info, standing, outcome, Task.Status.DONE)
         report.lost_tasks += 1
 
 
@@ -160,7 +150,7 @@ def _wake(engine: Engine, run_id: uuid.UUID, bell: int, why: str, report: SweepR
 
 def _hint(engine: Engine, report: SweepReport) -> None:
     for model, send in ((Run, engine.hint_run), (Task, engine.hint_task)):
-        for row_id, queue in _rows(report, lambda model=model: lookups.unhinted(model, HINT_AGAIN_SECONDS)):
+        for row_id, queue in _rows(report, partial(lookups.unhinted, model, HINT_AGAIN_SECONDS)):
             rows: Any = model._default_manager.using(store.alias()).filter(id=row_id)
             rows.update(hinted_at=DbNow())
             send(row_id, queue)

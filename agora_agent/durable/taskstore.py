@@ -16,6 +16,8 @@ from agora_agent.durable.models import Run, Task
 from agora_agent.durable.values import TaskInfo, TaskOutcome, TaskSpec
 
 Status = Task.Status
+QUEUED = Q(status=Status.QUEUED)
+RUNNING = Q(status=Status.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ def claim(row: TaskRow, owner: str, lease: float) -> bool:
 
 
 def finish(
-    info: TaskInfo, status: str, outcome: TaskOutcome, *, before: str, token: str, driver: int | None = None
+    info: TaskInfo, status: str, outcome: TaskOutcome, *, before: Q, token: str, driver: int | None = None
 ) -> bool | None:
     """Three statements: the task's end, the run's count and doorbell, the journal row.
 
@@ -119,7 +121,7 @@ def finish(
     using = store.alias()
     text = codec.encode(outcome.stored())
     tasks = Task.objects.using(using).filter(id=info.id)
-    ended = tasks.filter(epoch=info.epoch, status=before).update(
+    ended = tasks.filter(before, epoch=info.epoch).update(
         status=status, lease_until=None, result=text, last_error=outcome.message, finished_at=DbNow()
     )
     if not ended:
@@ -150,26 +152,26 @@ def _count_down(run_id: uuid.UUID, driver: int | None) -> bool:
     return bool(runs.update(**changes))
 
 
-def requeue(info: TaskInfo, *, before: str, delay: float, error: str, attempted: bool = True) -> bool:
-    """Another attempt later, conditional on the caller's epoch."""
-    changes: dict[str, Any] = {
-        "status": Status.QUEUED,
-        "lease_until": None,
-        "owner": "",
-        "available_at": store.after(delay),
-        "last_error": error,
-    }
-    if not attempted:  # it failed before its claim had counted it
-        changes["attempts"] = F("attempts") + 1
-    tasks = Task.objects.using(store.alias()).filter(id=info.id, epoch=info.epoch, status=before)
-    return bool(tasks.update(**changes))
+def requeue(info: TaskInfo, *, before: Q, delay: float, error: str, attempts: int | None = None) -> bool:
+    """Another attempt later, conditional on the caller's epoch. ``attempts``: how many there have been."""
+    tasks = Task.objects.using(store.alias()).filter(before, id=info.id, epoch=info.epoch)
+    return bool(
+        tasks.update(
+            status=Status.QUEUED,
+            lease_until=None,
+            owner="",
+            available_at=store.after(delay) if delay else DbNow(),
+            last_error=error,
+            attempts=info.attempt if attempts is None else attempts,
+        )
+    )
 
 
-def cancel(info: TaskInfo, *, before: str) -> bool:
+def cancel(info: TaskInfo, *, before: Q) -> bool:
     """End a task without a result, because its run is being cancelled."""
     ended = (
         Task.objects.using(store.alias())
-        .filter(id=info.id, epoch=info.epoch, status=before)
+        .filter(before, id=info.id, epoch=info.epoch)
         .update(status=Status.CANCELLED, lease_until=None, finished_at=DbNow())
     )
     if ended:
@@ -195,7 +197,10 @@ def claimed_by(info: TaskInfo, owner: str) -> bool:
     return tasks.filter(id=info.id, owner=owner, status=Status.RUNNING).exists()
 
 
-def recorded(info: TaskInfo, token: str) -> bool:
-    """True if the journal row with this token exists: its commit happened though nobody said so."""
+def recorded(info: TaskInfo, token: str) -> bool | None:
+    """What :func:`finish` would have said, if its commit happened though nobody said so; else None."""
     entry = store.entry_at(info.run_id, info.pos)
-    return entry is not None and entry.token == token
+    if entry is not None and entry.token == token:
+        return True
+    late = Task.objects.using(store.alias()).filter(id=info.id, epoch=info.epoch, late=True)
+    return False if late.exists() else None

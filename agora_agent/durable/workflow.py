@@ -73,7 +73,7 @@ class Engine:
         self._handlers: dict[str, StepHandler] = {}
         self._patches: list[str] = []
         self._pool: Pool | None = None
-        self._poll_seconds = EMBEDDED_POLL_SECONDS
+        self._poll_seconds: float | None = None
         self._lock = threading.Lock()
         self.dispatcher.bind(self)
         _engines.add(self)
@@ -241,16 +241,19 @@ class Engine:
         return done
 
     def serve(self, *, poll_seconds: float | None = None) -> None:
-        """Start the threads that drive runs here, if the dispatcher is of that kind or ``poll_seconds`` is given.
+        """Start what belongs in this process, in daemon threads. Idempotent; a forked child starts its own.
 
-        Idempotent; a forked child starts its own.
+        Threads that drive runs if the dispatcher is embedded or ``poll_seconds`` is given (``agora_worker``); only a
+        sweeper if runs are driven by a broker's workers; nothing if workers poll for themselves.
         """
-        if poll_seconds is None and not self.dispatcher.embedded:
+        embedded = poll_seconds is not None or self.dispatcher.embedded
+        if not embedded and self.dispatcher.pulls:
             return
         with self._lock:
             if self._pool is None:
-                self._poll_seconds = poll_seconds or EMBEDDED_POLL_SECONDS
-                self._pool = Pool(self, threads=self.threads, poll_seconds=self._poll_seconds)
+                self._poll_seconds = poll_seconds
+                threads = self.threads if embedded else 0
+                self._pool = Pool(self, threads=threads, poll_seconds=poll_seconds or EMBEDDED_POLL_SECONDS)
                 self._pool.start()
 
     def stop(self, timeout: float = 10) -> bool:
@@ -273,7 +276,7 @@ class Engine:
         def send() -> None:
             faults.hit("before_hint")
             pool = self._pool
-            if pool is not None:
+            if pool is not None and pool.size:
                 pool.submit(kind, row_id)
             else:
                 self.dispatcher.hint(kind, row_id, queue)

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import close_old_connections
 
 from agora_agent.durable import get_engine
+from agora_agent.exceptions import ConfigurationError
 
 
 class Command(BaseCommand):
@@ -24,6 +25,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Sweep, and say what changed."""
+        try:
+            get_engine()
+        except ConfigurationError as error:
+            raise CommandError(error.message) from error
         stop = threading.Event()
         if not options["loop"]:
             if self._sweep():

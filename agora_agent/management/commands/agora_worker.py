@@ -6,10 +6,11 @@ import signal
 import threading
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from agora_agent.conf import agora_settings
 from agora_agent.durable import get_engine
+from agora_agent.exceptions import ConfigurationError
 
 
 class Command(BaseCommand):
@@ -37,7 +38,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Serve until a signal comes, then let what runs end and give up the rest."""
-        engine = get_engine()
+        try:
+            engine = get_engine()
+        except ConfigurationError as error:
+            raise CommandError(error.message) from error
         if options["queues"]:
             engine.queues = set(options["queues"])
         if options["threads"]:
