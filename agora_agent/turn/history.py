@@ -6,11 +6,12 @@ without results: they are healed here, so that the next prompt holds exactly one
 
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
-from agora_agent import codec
 from agora_agent.models import Message, Thread, ToolCall
+from agora_agent.plain import to_wire
 
 UNFINISHED = "This call was not completed: the run ended first. Nothing is known of an effect."
 
@@ -58,15 +59,7 @@ def result_text(result: dict[str, Any]) -> str:
     output = result.get("output")
     if isinstance(output, str):
         return output or '""'
-    return codec.canonical(output).decode() if _is_unicode(output) else codec.encode(output)
-
-
-def _is_unicode(value: Any) -> bool:
-    try:
-        codec.canonical(value)
-    except codec.Unencodable:
-        return False
-    return True
+    return json.dumps(to_wire(output), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def heal(thread_id: uuid.UUID, first_seq: int, before_seq: int) -> None:

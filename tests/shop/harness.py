@@ -125,6 +125,7 @@ class Shop:
             "DATABASE_URL": self.database_url,
             "SHOP_STATE_DIR": str(self.state),
             "PORT": str(self.port),
+            "PYTHONPATH": str(ROOT),
             "PYTHONUNBUFFERED": "1",
             **self.environment,
         }
