@@ -88,6 +88,11 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
             .defer("output", "error", "run__input", "run__requesters", "run__answer", "run__error_detail")
         )
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        # What is not theirs to see gets the same answer as what does not exist.
+        call = super().get_object(request, object_id, from_field)
+        return call if call is not None and self.has_view_permission(request, call) else None
+
     def detail_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
         # Decided ones too: a link that somebody was sent shows what came of it.
         asked = PendingApproval.objects.exclude(tier=ToolCall.Tier.NONE)
@@ -125,7 +130,7 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
     def decide_view(self, request: HttpRequest, object_id: str, verdict: str) -> HttpResponse:
         """POST decides and leads back to the card; GET (after a new sign-in) only leads there."""
         call = self.get_object(request, unquote(object_id))
-        if call is None or not self.has_view_permission(request, call):
+        if call is None:
             return self.gone(request)
         back = self.url("agora_agent_pendingapproval_change", call.pk)
         if request.method != "POST":
