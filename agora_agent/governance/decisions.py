@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
@@ -27,25 +27,16 @@ from agora_agent.governance.locking import lock_call, retrying
 from agora_agent.governance.ownership import get_call, may_decide, may_settle
 from agora_agent.governance.principal import Impersonated, Principal, is_acting
 from agora_agent.governance.rights import fresh_user
-from agora_agent.governance.standing import STATUS, Standing, is_by, outcome_of, settlement_of, who
+from agora_agent.governance.standing import Standing, is_by, outcome_of, settlement_of
+from agora_agent.governance.writing import conclude, conclude_settlement
 from agora_agent.models import AgentRun, Decision, ToolCall, write_alias
-from agora_agent.streaming import frames
-from agora_agent.turn import runner
 
 Verdict = Literal["approve", "reject", "answer", "skip"]
 Outcome = Literal["again", "done", "failed"]
 
-#: ``via`` of what no person did.
-POLICY = "policy"
-
 MAX_REASON = 4096
 MAX_LABEL = 64
 
-_CALL_STATUS = {
-    Decision.Verdict.APPROVE: ToolCall.Status.APPROVED,
-    Decision.Verdict.REJECT: ToolCall.Status.REJECTED,
-    Decision.Verdict.EXPIRE: ToolCall.Status.EXPIRED,
-}
 #: Answers that refuse an attempt, rather than a slip of the pen: these leave an access entry.
 _REFUSED = {403, 404, 409, 410}
 
@@ -111,7 +102,7 @@ def decide(
                 if is_by(outcome, person) and outcome.verdict == verdict:
                     return Standing.of(outcome, repeated=True)
                 raise AlreadyDecided(decision=Standing.of(outcome).as_wire())
-            decision = _conclude(call, Decision.Verdict(verdict), now, using, principal, said)
+            decision = conclude(call, Decision.Verdict(verdict), now, using, principal, said)
             return Standing.of(decision)
 
     try:
@@ -166,7 +157,7 @@ def settle(
                 raise RunNotActive
             if call.status != ToolCall.Status.INTERRUPTED:
                 raise WrongReply("Only a call whose outcome is unknown can be settled.")
-            return Standing.of(_conclude_settlement(call, reply, using, principal, said))
+            return Standing.of(conclude_settlement(call, reply, using, principal, said))
 
     try:
         call_pk = _seen(principal, call_id, run_id, (ToolCall.Status.INTERRUPTED,)).pk
@@ -197,7 +188,7 @@ def _expire(call_pk: Any, using: str) -> bool:
         now = database_now(using)
         if not _is_overdue(call, now):
             return False
-        _conclude(call, Decision.Verdict.EXPIRE, now, using)
+        conclude(call, Decision.Verdict.EXPIRE, now, using)
         return True
 
 
@@ -239,7 +230,7 @@ def _standing_refusal(call: ToolCall, now: dt.datetime, using: str) -> AgoraErro
     if call.status == ToolCall.Status.CANCELLED:
         return RunNotActive()
     if waits and _is_overdue(call, now):
-        _conclude(call, Decision.Verdict.EXPIRE, now, using)
+        conclude(call, Decision.Verdict.EXPIRE, now, using)
         return Expired()
     return None
 
@@ -250,104 +241,6 @@ def _is_alive(run: AgentRun) -> bool:
 
 def _is_overdue(call: ToolCall, now: dt.datetime) -> bool:
     return call.status in ToolCall.PENDING and call.expires_at is not None and call.expires_at <= now
-
-
-def _conclude(
-    call: ToolCall,
-    verdict: Decision.Verdict,
-    now: dt.datetime,
-    using: str,
-    principal: Principal | None = None,
-    said: tuple[str, str] = ("", ""),
-) -> Decision:
-    """End the round: the call, the decision, its entry, its frame, then the wake-up. The locks are held."""
-    decision = _decision(call, verdict, now, principal, said)
-    decided = (
-        ToolCall.objects.using(using)
-        .filter(pk=call.pk, status__in=ToolCall.PENDING, round=call.round)
-        .update(
-            status=_CALL_STATUS[verdict],
-            decided_by=decision.principal_id,
-            decided_ref=decision.principal_ref,
-            decided_at=now,
-            via=decision.via,
-            reason=decision.reason,
-        )
-    )
-    if decided != 1:
-        raise AlreadyDecided
-    _store(call, decision, "expired" if principal is None else "decided", using, principal, call.signal_key)
-    return decision
-
-
-def _conclude_settlement(
-    call: ToolCall, reply: dict[str, Any], using: str, principal: Principal, said: tuple[str, str]
-) -> Decision:
-    earlier = Decision.objects.using(using).filter(tool_call=call.pk, verdict=Decision.Verdict.SETTLE)
-    outcome = outcome_of(call)
-    since = earlier if outcome is None else earlier.filter(created_at__gte=outcome.created_at)
-    attempt = since.count() + 1
-    now = database_now(using)
-    decision = _decision(call, Decision.Verdict.SETTLE, max(now, call.launched_at or now), principal, said)
-    decision.round, decision.is_outcome, decision.reply = earlier.count() + 1, False, reply
-    key = f"{call.signal_key}:settle" + (f":{attempt}" if attempt > 1 else "")
-    _store(call, decision, "settled_unknown", using, principal, key)
-    return decision
-
-
-def _decision(
-    call: ToolCall,
-    verdict: Decision.Verdict,
-    now: dt.datetime,
-    principal: Principal | None,
-    said: tuple[str, str],
-) -> Decision:
-    decision = Decision(
-        tool_call=call,
-        round=call.round,
-        verdict=verdict,
-        via=POLICY,
-        digest=call.digest,
-        created_at=now,
-    )
-    if principal is not None:
-        decision.principal = cast(Any, principal.user)
-        decision.principal_ref = principal.ref
-        decision.via = principal.via
-        decision.auth_method, decision.address = principal.auth_method[:64], principal.address[:64]
-        decision.reason, decision.client_label = said
-    return decision
-
-
-def _store(
-    call: ToolCall, decision: Decision, action: str, using: str, principal: Principal | None, key: str
-) -> None:
-    decision.save(using=using, force_insert=True)
-    content = {
-        "decision": str(decision.pk),
-        "verdict": str(decision.verdict),
-        "round": decision.round,
-        "digest": decision.digest,
-    }
-    subject = f"call:{call.pk}"
-    audit.record(
-        call.run_id, action, principal=principal, subject_ref=subject, via=decision.via, content=content
-    )
-    if decision.is_outcome:
-        frames.append(call.run.root_id, [frames.FrameData("decision", _frame(call, decision))])
-    runner.get(call.run.durable).wake(call.run_id, key, dedupe=str(decision.pk))
-
-
-def _frame(call: ToolCall, decision: Decision) -> dict[str, Any]:
-    data = {
-        "runId": str(call.run_id),
-        "id": call.call_id,
-        "status": STATUS[Decision.Verdict(decision.verdict)],
-        "via": decision.via,
-        "round": call.round,
-    }
-    optional = {"decidedBy": who(decision), "reason": decision.reason}
-    return data | {name: value for name, value in optional.items() if value}
 
 
 def _words(reason: object, client_label: object) -> tuple[str, str]:
