@@ -14,9 +14,9 @@ from agora_agent.abort import AbortSignal
 from agora_agent.agents.agent import Agent
 from agora_agent.agents.registry import find_tool, get_agent, offered_tools
 from agora_agent.agents.tool import InvalidToolInput, Tool, ToolContext
-from agora_agent.conf import agora_settings, instance
+from agora_agent.conf import agora_settings
 from agora_agent.governance.holders import holder_names
-from agora_agent.governance.policy import Requirement
+from agora_agent.governance.policy import Requirement, permitted, required
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import fresh_user
 from agora_agent.models import AgentRun
@@ -45,7 +45,7 @@ def _assess(turn: TurnInput, call: dict[str, Any]) -> Assessment:
         return Assessment("refuse", error="The person this run works for may not use tools any more.")
     if tool is None or tool.kind == "ask":
         return _without_tool(turn, call, agent)
-    if instance("TOOL_POLICY").allows(tool, user, agent) is not True:
+    if not permitted(tool, user, agent):
         return Assessment("refuse", error=f"The tool {tool.name!r} is not permitted here.")
     try:
         arguments = tool.validate(call["input"])
@@ -54,9 +54,7 @@ def _assess(turn: TurnInput, call: dict[str, Any]) -> Assessment:
     if call["kind"] == "agent":
         return _delegation(turn, tool, arguments, user)
     run = AgentRun.objects.get(pk=turn.run_id)
-    requirement = instance("APPROVAL_POLICY").require(tool, arguments, user, run)
-    if not isinstance(requirement, Requirement) or requirement.decision not in ("allow", "ask", "deny"):
-        return Assessment("refuse", error=f"The tool {tool.name!r} is not permitted here.")
+    requirement = required(tool, arguments, user, run)
     if requirement.decision == "deny":
         return Assessment(
             "refuse", error=requirement.reason or f"The tool {tool.name!r} is not permitted here."

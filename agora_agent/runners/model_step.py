@@ -17,6 +17,7 @@ from agora_agent.agents.registry import find_tool, get_agent, offered_tools
 from agora_agent.agents.tool import Tool
 from agora_agent.conf import agora_settings, instance
 from agora_agent.exceptions import ModelFailed
+from agora_agent.governance.policy import permitted
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import fresh_user
 from agora_agent.models import AgentRun, ToolCall, Usage
@@ -127,15 +128,8 @@ def _messages(turn: TurnInput, window: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _permitted_tools(agent: Agent, turn: TurnInput, user: Any) -> list[Tool]:
-    policy = instance("TOOL_POLICY")
-    offered = []
-    for tool in offered_tools(agent, turn.persona or None):
-        try:
-            if tool.kind != "ask" and policy.allows(tool, user, agent) is True:
-                offered.append(tool)
-        except Exception:
-            logger.exception("the tool policy failed: %s is not offered", tool.name)
-    return offered
+    offered = offered_tools(agent, turn.persona or None)
+    return [tool for tool in offered if tool.kind != "ask" and permitted(tool, user, agent)]
 
 
 def _failed(code: str, detail: str) -> dict[str, Any]:
