@@ -25,9 +25,11 @@ def settle(run_id: uuid.UUID, ending: Ending) -> bool:
     action becomes ``interrupted``: nobody knows its effect) and tells the stream about each before it ends it.
 
     Returns:
-        False if the run had ended before: then nothing was written.
+        False if the run had ended before or is gone: then nothing was written.
     """
-    run = AgentRun.objects.only("id", "thread_id", "parent_id", "root_id").get(pk=run_id)
+    run = AgentRun.objects.only("id", "thread_id", "parent_id", "root_id").filter(pk=run_id).first()
+    if run is None:
+        return False
     Thread.objects.filter(pk=run.thread_id, active_run_id=run_id).update(
         active_run_id=None, updated_at=DbNow()
     )

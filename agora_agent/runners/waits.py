@@ -27,7 +27,7 @@ class InlineRuns:
     """The inline runs of this process: which it holds, what they wait for, and their sign of life."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._held: dict[uuid.UUID, AbortSignal] = {}
         self._waits: dict[str, tuple[uuid.UUID, threading.Event]] = {}
         self._poller: threading.Thread | None = None
@@ -46,6 +46,12 @@ class InlineRuns:
         finally:
             with self._lock:
                 self._held.pop(run_id, None)
+                self._lock.notify_all()
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until this process holds no run, at most ``timeout`` seconds; True if it holds none."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._held, timeout)
 
     def abort(self, run_id: uuid.UUID) -> None:
         """Stop the run's work at once, if this process holds it."""

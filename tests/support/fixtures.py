@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from agora_agent.runners.resolver import get_runner
 from tests.clerk import agents
 from tests.clerk.model import CLERK, ClerkModel
 from tests.support.people import person
 
 
 @pytest.fixture
-def clerk() -> Iterator[ClerkModel]:
+def clerk(transactional_db: None) -> Iterator[ClerkModel]:
     """The model's script, empty."""
     CLERK.reset()
     agents.OUTBOX.clear()
@@ -23,6 +24,7 @@ def clerk() -> Iterator[ClerkModel]:
     yield CLERK
     CLERK.go_on.set()
     agents.GO_ON.set()
+    assert get_runner(False).runs.wait_idle(20), "an inline turn outlived its test"
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from agora_agent.exceptions import (
@@ -61,7 +63,7 @@ def test_a_read_runs_unasked_and_its_result_reaches_the_model(alice, clerk):
     assert run.answer == "Four."
     [call] = run.tool_calls.all()
     assert (call.status, call.output) == ("executed", {"qty": 4, "sku": "x"})
-    assert clerk.requests[1].messages[-1]["content"] == '{"qty":4,"sku":"x"}'
+    assert json.loads(clerk.requests[1].messages[-1]["content"]) == {"qty": 4, "sku": "x"}
     assert names(run.pk) == ["step", "tool-call", "tool-result", "step", "step", "step"]
 
 
