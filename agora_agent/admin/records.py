@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, tenant_of
-from agora_agent.admin.runs import id_span
+from agora_agent.admin.ids import ids_from, is_id_beginning
 from agora_agent.governance import ownership
 from agora_agent.templatetags.agora_admin import exact, tail, visible, when
 
@@ -129,10 +129,12 @@ class UsageAdminMixin(_Record):
     def get_search_results(
         self, request: HttpRequest, queryset: models.QuerySet[Any], search_term: str
     ) -> tuple[models.QuerySet[Any], bool]:
-        span = id_span(search_term.strip())
-        if search_term.strip() and span is None:
-            return queryset.none(), False
-        return (queryset.filter(run_id__range=span) if span else queryset), False
+        term = search_term.strip()
+        if not term:
+            return queryset, False
+        return (
+            queryset.filter(ids_from("run__id", term)) if is_id_beginning(term) else queryset.none()
+        ), False
 
     @admin.display(description=_("run"))
     def in_run(self, usage: Any) -> SafeString:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 from django.contrib import admin
@@ -18,6 +17,7 @@ from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, tenant_of
 from agora_agent.admin.cancel import CancelMixin
 from agora_agent.admin.filters import AgentFilter
+from agora_agent.admin.ids import ids_from, is_id_beginning
 from agora_agent.admin.run_detail import run_context
 from agora_agent.exceptions import ConfigurationError
 from agora_agent.governance import ownership
@@ -79,9 +79,8 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        span = id_span(term)
-        if span is not None:
-            found = models.Q(id__range=span) | models.Q(thread_id__range=span)
+        if is_id_beginning(term):
+            found = ids_from("id", term) | ids_from("thread__id", term)
         else:
             found = models.Q(**{f"actor__{get_user_model().USERNAME_FIELD}": term})
         return queryset.filter(found), False
@@ -154,11 +153,3 @@ def durable_state() -> DurableState:
         return runner.durable_state()
     except ConfigurationError as error:
         return DurableState(True, False, error.message)
-
-
-def id_span(term: str) -> tuple[uuid.UUID, uuid.UUID] | None:
-    """First and last id that begin with ``term``; None if it is no beginning of an id."""
-    digits = term.replace("-", "").lower()
-    if not 4 <= len(digits) <= 32 or set(digits) - set("0123456789abcdef"):
-        return None
-    return uuid.UUID(digits.ljust(32, "0")), uuid.UUID(digits.ljust(32, "f"))

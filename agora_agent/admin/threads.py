@@ -13,7 +13,8 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, tenant_of
-from agora_agent.admin.runs import id_span, open_calls
+from agora_agent.admin.ids import ids_from, is_id_beginning
+from agora_agent.admin.runs import open_calls
 from agora_agent.governance import ownership
 from agora_agent.templatetags.agora_admin import ago, short_id, tail, visible
 
@@ -47,9 +48,8 @@ class ThreadAdminMixin(ReadOnlyMixin):
         term = search_term.strip()
         if not term:
             return queryset, False
-        span = id_span(term)
-        if span is not None:
-            return queryset.filter(id__range=span), False
+        if is_id_beginning(term):
+            return queryset.filter(ids_from("id", term)), False
         return queryset.filter(**{f"actor__{get_user_model().USERNAME_FIELD}": term}), False
 
     def note_read(self, request: HttpRequest, obj: Any) -> None:
