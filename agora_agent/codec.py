@@ -86,7 +86,7 @@ def _unpack(pairs: dict[str, Any]) -> Any:
 class _Decoder(json.JSONDecoder):
     """Unpacks tagged objects from the outside in, so that an escaped ``$dict`` keeps its inside as it was."""
 
-    def decode(self, text: str, *args: Any) -> Any:  # type: ignore[override]
+    def decode(self, text: str, *args: Any) -> Any:
         return _walk(super().decode(text, *args))
 
 

@@ -43,7 +43,8 @@ def database_now(using: str) -> dt.datetime:
         [value] = cursor.fetchone()
     if isinstance(value, str):
         value = dt.datetime.fromisoformat(value)
-    return value if value.tzinfo else value.replace(tzinfo=dt.UTC)
+    moment: dt.datetime = value
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ class AppendOnlyQuerySet(models.QuerySet[Any]):
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError("Audit entries are append-only: they are never changed or deleted.")
 
-    update = delete = bulk_update = update_or_create = aupdate = adelete = _refuse  # type: ignore[assignment]
+    update = delete = bulk_update = update_or_create = aupdate = adelete = _refuse
 
 
 class AuditHead(models.Model):

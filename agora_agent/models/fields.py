@@ -24,6 +24,10 @@ class CodecField(_TextField):
     Not a ``JSONField``: jsonb and MySQL's JSON reorder keys, round large numbers and refuse ``\\u0000``.
     """
 
+    if TYPE_CHECKING:
+        _pyi_private_set_type: Any
+        _pyi_private_get_type: Any
+
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
         return None if value is None or value == "" else codec.decode(value)
 

@@ -6,6 +6,7 @@ import logging
 import re
 import secrets
 import uuid
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from django.utils.module_loading import import_string
@@ -38,16 +39,21 @@ _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 class Task(Protocol):
     """What a step needs to know of the task that it serves."""
 
-    attempt: int
+    @property
+    def attempt(self) -> int:
+        """The number of this execution, from 1."""
 
 
 class Control(Protocol):
     """How a step hears that it must stop, and how it proves that it may still write."""
 
-    abort: AbortSignal
+    @property
+    def abort(self) -> AbortSignal:
+        """Fires when the work is to stop."""
 
-    def guard(self) -> None:
-        """Raise Fenced, as the last statement of the open transaction, if somebody else has the task now."""
+    @property
+    def guard(self) -> Callable[[], None]:
+        """To be called as the last statement of an open transaction: raises Fenced if the task is another's now."""
 
 
 class ModelStep:
@@ -116,9 +122,8 @@ def provider_of(agent: Agent) -> ModelProvider:
     if provider is None:
         found: ModelProvider = instance("MODEL_PROVIDER")
         return found
-    if isinstance(provider, str):
-        provider = import_string(provider)()
-    return provider
+    named: ModelProvider = import_string(provider)() if isinstance(provider, str) else provider
+    return named
 
 
 def _messages(turn: TurnInput, window: dict[str, Any]) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ def insert_run(
 
 def _claim_thread(run_input: AgentRunInput, run_id: uuid.UUID, user: Any, message: str) -> uuid.UUID:
     if run_input.thread_id is None:
-        thread = Thread.objects.create(
+        thread: Thread = Thread.objects.create(
             actor=user,
             actor_ref=str(user.pk),
             tenant=run_input.tenant,

@@ -21,7 +21,8 @@ def next_seq(thread_id: uuid.UUID) -> int:
     from django.db.models import F
 
     Thread.objects.filter(pk=thread_id).update(last_seq=F("last_seq") + 1)
-    return Thread.objects.values_list("last_seq", flat=True).get(pk=thread_id)
+    number: int = Thread.objects.values_list("last_seq", flat=True).get(pk=thread_id)
+    return number
 
 
 def result_of(call: ToolCall) -> dict[str, Any]:
