@@ -55,7 +55,6 @@ class Context:
         self._engine, self._claim, self._held = engine, claim, held
         self._journal = store.load_journal(claim.run_id)
         self._unused = set(self._journal)
-        self._last = max((int(pos[:6]) for pos in self._journal), default=0)
         self._index = 0
         self._recorder = Recorder(engine, claim)
         #: The control flow that ended this replay.
@@ -174,12 +173,21 @@ class Context:
                 raise NonDeterminismError(pos, recorded, asked)
             self._unused.discard(pos)
             return entry
-        if pos == self._claim.wait_pos and self._claim.wait_name != name:
-            raise NonDeterminismError(pos, self._claim.wait_name, name)
-        if int(pos[:6]) < self._last:
-            later = min(other for other in self._unused if other[:6] > pos[:6])
-            raise NonDeterminismError(pos, f"nothing here, then {self._journal[later].name} at {later}", name)
+        self._check_open(pos, name)
         return None
+
+    def _check_open(self, pos: str, name: str) -> None:
+        """A position that is not recorded must be the next one, or the one that the run was parked on."""
+        block, waiting = "." in pos, self._claim.wait_pos
+        other_name = waiting == pos and self._claim.wait_name != name
+        if other_name or (waiting[:6] == pos[:6] and ("." in waiting) != block):
+            raise NonDeterminismError(pos, self._claim.wait_name, name)
+        for other in sorted(self._unused):
+            if other[:6] == pos[:6] and ("." in other) != block:
+                raise NonDeterminismError(pos, self._journal[other].name, name)
+            if other[:6] > pos[:6]:
+                recorded = f"nothing here, then {self._journal[other].name} at {other}"
+                raise NonDeterminismError(pos, recorded, name)
 
     def _check_leftover(self, asked: str) -> None:
         if self._unused:
