@@ -312,7 +312,7 @@ def _alias() -> str:
 
 def _sqlite_transactions() -> Iterator[Finding]:
     alias = _alias()
-    options = settings.DATABASES.get(alias, {}).get("OPTIONS", {})
+    options = connections[alias].settings_dict.get("OPTIONS", {})
     sqlite = connections[alias].vendor == "sqlite"
     if sqlite and str(options.get("transaction_mode", "")).upper() not in {"IMMEDIATE", "EXCLUSIVE"}:
         yield "W015", {"alias": alias}
