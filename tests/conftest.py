@@ -64,7 +64,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         connection.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chromium_path() -> str:
     """The browser's executable, for tests marked ``browser``."""
     return CHROMIUM

@@ -88,6 +88,7 @@ STATIC_URL = "/static/"
 # Static files straight from the apps: the demo has no collectstatic step and runs with DEBUG off.
 WHITENOISE_USE_FINDERS = True
 
+PASSWORD_HASHERS = ["backoffice.hashers.DemoHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
 LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/"
@@ -152,5 +153,9 @@ LOGGING = {
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
     "root": {"handlers": ["stderr"], "level": "WARNING"},
-    "loggers": {"django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False}},
+    "loggers": {
+        # Refusals are answers, not news for the terminal.
+        "django.request": {"level": "ERROR"},
+        "django-q": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+    },
 }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth import views as auth_views
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 from shop import views
 
 admin.site.site_header = "Shop back office"
@@ -23,4 +25,5 @@ urlpatterns = [
     path("logout", auth_views.LogoutView.as_view(), name="logout"),
     path("admin/", admin.site.urls),
     path("agent/", include("agora_agent.api.urls")),
+    path("favicon.ico", RedirectView.as_view(url=static("shop/icon.svg"))),
 ]

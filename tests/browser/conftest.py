@@ -24,11 +24,12 @@ FLAGS = [
 ]
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
-    """A seeded shop of this test's own."""
-    with fresh_database(tmp_path) as url:
-        running = Shop(url, tmp_path)
+@pytest.fixture(scope="package")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """One seeded shop for all; each test begins a conversation of its own."""
+    folder: Path = tmp_path_factory.mktemp("browser-shop")
+    with fresh_database(folder) as url:
+        running = Shop(url, folder)
         try:
             running.start()
             yield running
@@ -36,7 +37,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
             running.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="package")
 def browser(chromium_path: str) -> Iterator[Browser]:
     """Headless Chromium."""
     from playwright.sync_api import sync_playwright
@@ -45,6 +46,14 @@ def browser(chromium_path: str) -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=chromium_path, headless=True, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits_at_the_end(shop: Shop) -> Iterator[None]:
+    """Cancel what a test left waiting, so that the next finds only its own."""
+    yield
+    for row in shop.call("carol", "/agent/approvals").body["results"]:
+        shop.call(row["requester"]["name"], f"/agent/chat/{row['runId']}/cancel", {})
 
 
 class Person:
@@ -65,6 +74,8 @@ class Person:
         self.page.get_by_label("Password").fill("demo")
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url("**/")
+        # The page takes up the last conversation, which may be another test's.
+        self.page.get_by_role("button", name="New conversation").click()
 
     def say(self, message: str) -> None:
         """Send a chat message with the keyboard."""
