@@ -77,6 +77,7 @@ class OpenAIProvider:
         """
         if abort.aborted:
             raise RunCancelled(abort.reason)
+        _sdk()  # the first import takes a second or more: not in the loop that others share
         channel = DeltaChannel()
         return channel.run(self._ask(request, channel), sink, abort)
 
@@ -128,10 +129,7 @@ class OpenAIProvider:
 
     def _client(self, seconds: float) -> AsyncOpenAI:
         """The process's client for this server, made in the loop at first use."""
-        try:
-            import openai
-        except ImportError as error:
-            raise ModelFailed("The package openai is missing: pip install 'agora-agent[openai]'.") from error
+        openai = _sdk()
         base_url = self._base_url or agora_settings.OPENAI_BASE_URL
         api_key = self._api_key or agora_settings.OPENAI_API_KEY or os.environ.get("OPENAI_API_KEY")
         if not api_key and (base_url or os.environ.get("OPENAI_BASE_URL")):
@@ -152,6 +150,14 @@ class OpenAIProvider:
         return _clients[key]
 
 
+def _sdk() -> Any:
+    try:
+        import openai
+    except ImportError as error:
+        raise ModelFailed("The package openai is missing: pip install 'agora-agent[openai]'.") from error
+    return openai
+
+
 async def _events(
     client: AsyncOpenAI, request: ModelRequest, answer: AnswerAssembler
 ) -> AsyncGenerator[tuple[str, str]]:
@@ -160,8 +166,7 @@ async def _events(
     Read from the bytes: the SDK's own stream hides what servers do differently, and lines are split at characters
     that a model may write.
     """
-    import openai
-
+    openai = _sdk()
     body: Any = payload(request)
     try:
         async with client.chat.completions.with_streaming_response.create(**body) as response:

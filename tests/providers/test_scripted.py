@@ -13,7 +13,10 @@ from agora_agent.abort import AbortSignal
 from agora_agent.exceptions import ModelNoOutput, RunCancelled
 from agora_agent.providers import scripted
 from agora_agent.providers.base import ModelProvider, ModelRequest, ModelTurn, ToolSpec
-from agora_agent.testing import Reply, ScriptedModel
+from agora_agent.providers.openai import OpenAIProvider
+from agora_agent.providers.shop import shop_script
+from agora_agent.testing import FakeOpenAI, Reply, ScriptedModel
+from agora_agent.testing.server import scripted as over_http
 from agora_agent.turn.history import EXPIRED, rejection_text
 from tests.providers.conftest import Sink
 
@@ -44,12 +47,14 @@ ORDER = {
 Outcome = tuple[str, Any]
 
 
-def converse(said: str, tools: list[ToolSpec], *outcomes: Outcome) -> tuple[list[list[tuple[str, Any]]], str]:
+def converse(
+    said: str, tools: list[ToolSpec], *outcomes: Outcome, model: ModelProvider | None = None
+) -> tuple[list[list[tuple[str, Any]]], str]:
     """The calls of each step and the last words, if each step's calls come out as the outcomes say."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": said}]
     steps: list[list[tuple[str, Any]]] = []
     for status, content in [*outcomes, ("failed", "one step too many")]:
-        turn = answer(messages, tools)
+        turn = answer(messages, tools, model)
         if not turn.calls:
             return steps, turn.text
         steps.append([(call.name, call.arguments) for call in turn.calls])
@@ -63,8 +68,11 @@ def converse(said: str, tools: list[ToolSpec], *outcomes: Outcome) -> tuple[list
     raise AssertionError(f"no end: {steps}")
 
 
-def answer(messages: list[dict[str, Any]], tools: list[ToolSpec]) -> ModelTurn:
-    return ScriptedModel().run_turn(ModelRequest("demo", "sys", messages, tools), Sink(), AbortSignal())
+def answer(
+    messages: list[dict[str, Any]], tools: list[ToolSpec], model: ModelProvider | None = None
+) -> ModelTurn:
+    request = ModelRequest("demo", "sys", messages, tools)
+    return (model or ScriptedModel()).run_turn(request, Sink(), AbortSignal())
 
 
 FOUND: Outcome = ("executed", ORDER)
@@ -123,6 +131,23 @@ def test_what_became_of_a_refund_is_told_honestly_and_not_tried_again(
 def test_amount_that_a_person_changed_is_the_one_that_is_told() -> None:
     _, words = converse("refund 1001", SHOP, FOUND, ("executed", {"amount": "10.00"}))
     assert words == "Done: 10.00 was refunded for order 1001."
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [FOUND, DONE],
+        [FOUND, ("rejected", rejection_text("too much"))],
+        [("failed", "no such order")],
+        [FOUND, ("expired", EXPIRED)],
+    ],
+)
+def test_the_same_is_said_over_http(
+    fake_openai: FakeOpenAI, provider: OpenAIProvider, outcomes: list[Outcome]
+) -> None:
+    fake_openai.script = over_http(shop_script)
+    there = converse("refund 12.50 for order 1001", SHOP, *outcomes, model=provider)
+    assert there == converse("refund 12.50 for order 1001", SHOP, *outcomes)
 
 
 def test_nothing_left_to_refund() -> None:
