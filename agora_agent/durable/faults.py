@@ -14,9 +14,16 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 
-_armed, _, _nth = os.environ.get("AGORA_FAULT", "").partition(":")
-_left = itertools.count(int(_nth or 1), -1)
 _actions: dict[str, Callable[[], None]] = {}
+_armed = ""
+_left = itertools.count(1, -1)
+
+
+def arm(fault: str) -> None:
+    """End this process at ``name``, or at the nth time that ``name:n`` is reached."""
+    global _armed, _left
+    _armed, _, nth = fault.partition(":")
+    _left = itertools.count(int(nth or 1), -1)
 
 
 def hit(name: str) -> None:
@@ -35,3 +42,6 @@ def at(name: str, action: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         del _actions[name]
+
+
+arm(os.environ.get("AGORA_FAULT", ""))
