@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
+from functools import partial
 from typing import Any, Literal, get_args
 
 from django.contrib.auth import get_user_model
@@ -30,6 +32,8 @@ from agora_agent.governance.rights import fresh_user
 from agora_agent.governance.standing import Standing, is_by, outcome_of, settlement_of
 from agora_agent.governance.writing import conclude, conclude_settlement
 from agora_agent.models import AgentRun, Decision, ToolCall, write_alias
+
+logger = logging.getLogger("agora_agent.governance")
 
 Verdict = Literal["approve", "reject", "answer", "skip"]
 Outcome = Literal["again", "done", "failed"]
@@ -168,7 +172,10 @@ def settle(
 
 
 def expire_due(limit: int = 100) -> int:
-    """Expire the calls whose time to decide is over, and wake their runs. Returns how many."""
+    """Expire the calls whose time to decide is over, and wake their runs. Returns how many.
+
+    One that cannot be expired is logged and does not hold up the others.
+    """
     using = write_alias()
     due = (
         ToolCall.objects.using(using)
@@ -177,7 +184,13 @@ def expire_due(limit: int = 100) -> int:
         .order_by("expires_at")
         .values_list("pk", flat=True)[:limit]
     )
-    return sum(retrying(lambda pk=pk: _expire(pk, using), using) for pk in list(due))  # type: ignore[misc]
+    expired = 0
+    for call_pk in list(due):
+        try:
+            expired += retrying(partial(_expire, call_pk, using), using)
+        except Exception:
+            logger.exception("a call could not be expired", extra={"tool_call": str(call_pk)})
+    return expired
 
 
 def _expire(call_pk: Any, using: str) -> bool:

@@ -14,6 +14,7 @@ from agora_agent.agents.agent import Agent
 from agora_agent.agents.registry import isolated, register
 from agora_agent.agents.tool import tool
 from tests.governance.rows import RELEASE, grant
+from tests.support.fixtures import clerk, either_runner, engine  # noqa: F401
 
 
 @tool

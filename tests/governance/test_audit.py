@@ -74,6 +74,9 @@ def test_an_entry_needs_an_open_transaction() -> None:
         ("subject_ref", "thing:9"),
         ("via", "admin"),
         ("content", '{"number":9}'),
+        ("content", "{}"),
+        ("content", "[3]"),
+        ("content", "not what it was"),
         ("at", "2020-01-01 00:00:00"),
     ],
 )

@@ -74,15 +74,20 @@ def test_decisions_about_many_calls_of_one_run_do_not_lock_each_other_out(people
     assert not audit.verify()
 
 
-@pytest.mark.parametrize("attempt", range(5))
-def test_an_approval_and_the_deadline_at_the_same_moment(people: Any, attempt: int) -> None:
-    call = park(start(people.alice), "note", expires_at=ago(seconds=0))
-    jobs: list[Any] = [expire_due, partial(decide, at(people.alice), call_id="c1", verdict="approve")] * 3
+@pytest.mark.parametrize("milliseconds", [0, 20, 50, 100, 200, 400])
+def test_approvals_and_sweeps_around_the_deadline(people: Any, milliseconds: int) -> None:
+    deadline = ago(milliseconds=-milliseconds)
+    call = park(start(people.alice), "note", expires_at=deadline)
+    jobs: list[Any] = [expire_due, partial(decide, at(people.alice), call_id="c1", verdict="approve")] * 5
     results = all_at_once(jobs)
     decision = one_trace(call)
-    assert (decision.verdict, call.status) == ("expire", "expired")
-    assert all(isinstance(result, Expired) for result in results[1::2])
-    assert sum(results[::2]) <= 1
+    if decision.verdict == "approve":
+        assert (call.status, decision.created_at < deadline, sum(results[::2])) == ("approved", True, 0)
+        assert all(isinstance(result, Standing) for result in results[1::2])
+    else:
+        assert (call.status, decision.created_at >= deadline) == ("expired", True)
+        assert all(isinstance(result, Expired) for result in results[1::2])
+        assert sum(results[::2]) <= 1
 
 
 @pytest.mark.parametrize("attempt", range(5))
