@@ -25,7 +25,8 @@ class DbNow(Func):
         return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
 
     def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        template = "STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f', 'NOW')"
+        # As Django writes datetimes, digit by digit: SQLite compares text.
+        template = "REPLACE(STRFTIME('%%%%Y-%%%%m-%%%%d %%%%H:%%%%M:%%%%f000', 'NOW'), '.000000', '')"
         return self.as_sql(compiler, connection, template=template, **context)
 
 
