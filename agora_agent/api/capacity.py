@@ -41,10 +41,10 @@ def acquire(actor: Actor) -> Lease:
     key = (actor.tenant, actor.ref)
     with _lock:
         if _held.total() >= agora_settings.STREAM_MAX_PER_PROCESS:
-            raise Busy("This server holds as many streams as it can.", retry_after=_RETRY_SECONDS)
+            raise Busy("This server holds as many streams as it can.", retryAfter=_RETRY_SECONDS)
         if _held[key] >= agora_settings.STREAM_MAX_PER_ACTOR:
             raise LimitExceeded(
-                f"You have {_held[key]} streams open: close one first.", retry_after=_RETRY_SECONDS
+                f"You have {_held[key]} streams open: close one first.", retryAfter=_RETRY_SECONDS
             )
         _held[key] += 1
     return Lease(key)

@@ -140,7 +140,7 @@ def _headers(error: Exception, known: AgoraError) -> dict[str, str]:
     headers = {}
     if auth_header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = str(auth_header)
-    wait = known.details.pop("retry_after", None) or getattr(error, "wait", None)
+    wait = known.details.pop("retryAfter", None) or getattr(error, "wait", None)
     if wait is None and isinstance(known, Busy):
         wait = _BUSY_RETRY_SECONDS
     if wait is not None:
