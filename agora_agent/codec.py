@@ -17,6 +17,8 @@ from typing import Any
 
 VERSION = 1
 MAX_DEPTH = 64
+#: A Decimal is written out in full: beyond this its zeros would fill the memory.
+MAX_EXPONENT = 400
 
 _TAGS = ("$date", "$datetime", "$decimal", "$dict", "$uuid")
 
@@ -47,6 +49,8 @@ def _pack(value: Any, depth: int) -> Any:
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise Unencodable("NaN and infinity cannot be stored: use None or text")
+        if not -MAX_EXPONENT < value.as_tuple().exponent < MAX_EXPONENT:  # type: ignore[operator]
+            raise Unencodable("a number of more than 400 places cannot be stored")
         return {"$decimal": format(value, "f")}
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:

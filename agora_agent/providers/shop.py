@@ -84,13 +84,13 @@ class _Turn:
                     )
                 )
 
-    def call(self, *calls: tuple[str, dict[str, Any]]) -> Reply:
-        """The calls, with the arguments that the offered tools take."""
+    def call(self, *calls: tuple[str, dict[str, Any]], say: str = "") -> Reply:
+        """The calls, with the arguments that the offered tools take, and what is said before them."""
         fitting = []
         for name, arguments in calls:
             known = self.offered[name].schema.get("properties", {})
             fitting.append((name, {key: value for key, value in arguments.items() if key in known}))
-        return Reply(calls=fitting)
+        return Reply(say, calls=fitting)
 
     def results(self, name: str) -> list[_Done]:
         return [done for done in self.done if done.name == name]
@@ -168,7 +168,7 @@ def _refund(turn: _Turn) -> Reply | None:
         return Reply(_closing(results[-1], done, f"the refund of {paid} for order {number}"))
     if "find_order" in turn.offered:
         if not (found := turn.results("find_order")):
-            return turn.call(("find_order", {"number": number}))
+            return turn.call(("find_order", {"number": number}), say=f"Let me look up order {number}. ")
         order = found[-1].value
         if found[-1].status != "executed" or not isinstance(order, dict):
             return Reply(_closing(found[-1], f"I cannot read order {number}.", f"looking up order {number}"))
@@ -178,8 +178,11 @@ def _refund(turn: _Turn) -> Reply | None:
         amount = amount or left
     if not amount:
         return Reply(f"How much of order {number} shall I refund?")
-    why = reason[1] if reason else "asked for in the chat"
-    return turn.call(("refund_order", {"number": number, "amount": amount, "reason": why}))
+    why = reason[1] if reason else _aside(turn.said) or "asked for in the chat"
+    return turn.call(
+        ("refund_order", {"number": number, "amount": amount, "reason": why}),
+        say=f"I can refund {amount} EUR of order {number}. Somebody in the back office has to approve it. ",
+    )
 
 
 def _orders_asked(turn: _Turn) -> Reply | None:
@@ -208,6 +211,12 @@ def _refund_wish(text: str) -> tuple[str, str]:
     if order in rest:
         rest.remove(order)
     return order, rest[0] if rest else ""
+
+
+def _aside(text: str) -> str:
+    """What was said after the wish: "refund 1001, it arrived broken"."""
+    aside = re.search(r"[,:;]\s*((?:it|they|the|my)\b.+?)\s*[.!?]*$", text, re.IGNORECASE | re.DOTALL)
+    return aside[1] if aside else ""
 
 
 def _is_zero(amount: str) -> bool:

@@ -60,7 +60,7 @@ class ChatView(AgoraView):
         return thread
 
     def _input(self, data: dict[str, Any], thread: Thread | None) -> AgentRunInput:
-        agent = data.get("agent") or (thread.default_agent if thread else "") or self._only_agent()
+        agent = data.get("agent") or (thread.default_agent if thread else "") or self._first_agent()
         kept_persona = thread.persona if thread and thread.default_agent == agent else ""
         impersonator = self.principal().impersonator
         return AgentRunInput(
@@ -74,11 +74,12 @@ class ChatView(AgoraView):
             requesters=(user_ref(impersonator),) if impersonator is not None else (),
         )
 
-    def _only_agent(self) -> str:
-        startable = [agent.name for agent in agents().values() if agent.may_start(self.user)]
-        if len(startable) != 1:
-            raise InvalidInput(errors={"agent": ["Name an agent."]})
-        return startable[0]
+    def _first_agent(self) -> str:
+        """For a client that names none: the first declared agent that the person may start."""
+        for agent in agents().values():
+            if agent.may_start(self.user):
+                return agent.name
+        raise InvalidInput(errors={"agent": ["There is no agent that you may start."]})
 
     def _start(self, key: str | None, body: dict[str, Any], run_input: AgentRunInput) -> AgentRun:
         def start() -> uuid.UUID:
