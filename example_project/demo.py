@@ -59,10 +59,9 @@ def check_port(host: str, port: int) -> None:
 
 def prepare() -> None:
     """Bring the database up to date and fill in what is missing."""
-    for command in (["migrate", "--verbosity", "0"], ["seed_shop", "--verbosity", "0"]):
-        done = subprocess.run(python("manage.py", *command), cwd=HERE, check=False)
-        if done.returncode:
-            raise Refused(f"manage.py {command[0]} failed: see above.")
+    command = python("manage.py", "seed_shop", "--migrate", "--verbosity", "0")
+    if subprocess.run(command, cwd=HERE, check=False).returncode:
+        raise Refused("The database could not be prepared: see above.")
 
 
 def server(host: str, port: int) -> subprocess.Popen[bytes]:

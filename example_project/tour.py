@@ -223,7 +223,9 @@ def tour(shop: Shop) -> None:
 
     title("alice asks; the answer streams")
     message = f"Please refund {AMOUNT} EUR of order {order} because the teapot arrived chipped"
-    print(f"  alice: {message}\n")
+    print(
+        textwrap.fill(f"alice: {message}", WIDTH - 2, initial_indent="  ", subsequent_indent=" " * 9) + "\n"
+    )
     before = Printer()
     call: dict[str, Any] = {}
     run_id = ""

@@ -143,6 +143,7 @@ class Shop:
 
     def start(self) -> None:
         """Start, and return when it has said that it is ready."""
+        self.close()
         self.process = self.spawn()
         assert self.process.stdout is not None
         guard = threading.Timer(PATIENCE, self.kill)

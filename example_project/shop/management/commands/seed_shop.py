@@ -8,7 +8,8 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
-from django.core.management.base import BaseCommand
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from shop.models import Order, Parcel
@@ -69,7 +70,12 @@ class Command(BaseCommand):
 
     help = "Create the demo's users (password: demo), orders and parcels. Safe to run again."
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--migrate", action="store_true", help="bring the database up to date first")
+
     def handle(self, *args: Any, **options: Any) -> None:
+        if options["migrate"]:
+            call_command("migrate", verbosity=options["verbosity"], interactive=False)
         with transaction.atomic():
             for name, (is_staff, is_superuser, permissions) in PEOPLE.items():
                 self._person(name, is_staff, is_superuser, permissions)
