@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.apps import apps
 from django.contrib import admin, messages
@@ -61,10 +61,10 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
 
     list_display = ("what", "requester", "agent", "tool", "age", "deadline", "who")
     list_display_links = ("what",)
-    list_filter: Any = (WhoseFilter,)
+    list_filter: ClassVar[Any] = (WhoseFilter,)
     #: By urgency: the nearest deadline first, then the oldest.
-    ordering: Any = (models.F("expires_at").asc(nulls_last=True), "created_at")
-    sortable_by: Any = ("tool", "age", "deadline")
+    ordering: ClassVar[Any] = (models.F("expires_at").asc(nulls_last=True), "created_at")
+    sortable_by: ClassVar[Any] = ("tool", "age", "deadline")
     actions = None
     empty_list = gettext_lazy(
         "Nothing waits for you. A call appears here when an agent asks for your approval."
@@ -81,12 +81,13 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         return decides_something(request)
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
-        waiting = PendingApproval.objects.filter(pk__in=ToolCall.objects.pending().values("pk"))
-        return (
+        waiting: Any = PendingApproval.objects.pending()
+        rows: models.QuerySet[Any] = (
             waiting.filter(status=ToolCall.Status.PENDING_APPROVAL, run__tenant=tenant_of(request))
             .select_related("run", "run__actor")
             .defer("output", "error", "run__input", "run__requesters", "run__answer", "run__error_detail")
         )
+        return rows
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         # What is not theirs to see gets the same answer as what does not exist.
@@ -120,12 +121,16 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         following = ownership.inbox(request.user, tenant_of(request)).exclude(pk=obj.pk)
         return {
             **card_context(obj, request.user),
-            "may_open_run": ownership.visible_runs(request.user, tenant_of(request))
-            .filter(pk=obj.run_id)
-            .exists(),
+            "may_open_run": self._may_open_run(request, obj),
             "next_call": following.filter(status=ToolCall.Status.PENDING_APPROVAL).first(),
             "reason_characters": REASON_CHARACTERS,
         }
+
+    def _may_open_run(self, request: HttpRequest, call: Any) -> bool:
+        pages = request.user.has_perm("agora_agent.view_agentrun") or request.user.has_perm(VIEW_ALL_RUNS)
+        return (
+            pages and ownership.visible_runs(request.user, tenant_of(request)).filter(pk=call.run_id).exists()
+        )
 
     def decide_view(self, request: HttpRequest, object_id: str, verdict: str) -> HttpResponse:
         """POST decides and leads back to the card; GET (after a new sign-in) only leads there."""

@@ -9,6 +9,7 @@ from django.db import models
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
+from agora_agent.admin import words
 from agora_agent.agents import registry
 
 
@@ -23,3 +24,16 @@ class AgentFilter(admin.SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
         return queryset.filter(agent=self.value()) if self.value() else queryset
+
+
+class DoorFilter(admin.SimpleListFilter):
+    """By the door through which somebody acted."""
+
+    title = _("door")
+    parameter_name = "via"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return words.doors()
+
+    def queryset(self, request: HttpRequest, queryset: models.QuerySet[Any]) -> models.QuerySet[Any]:
+        return queryset.filter(via=self.value()) if self.value() else queryset

@@ -12,8 +12,10 @@ from django.utils.translation import gettext_lazy as _
 
 from agora_agent.admin import words
 from agora_agent.admin.base import ReadOnlyMixin, tenant_of
+from agora_agent.admin.filters import DoorFilter
 from agora_agent.admin.ids import ids_from, is_id_beginning
-from agora_agent.governance import ownership
+from agora_agent.governance.audit import SYSTEM
+from agora_agent.governance.rights import VIEW_ALL_RUNS, has_perm
 from agora_agent.templatetags.agora_admin import exact, tail, visible, when
 
 
@@ -49,7 +51,7 @@ class AuditEntryAdminMixin(_Record):
 
     list_display = ("number", "chain_id", "action", "subject", "door", "time")
     list_display_links = ("number",)
-    list_filter: Any = ("via", "at")
+    list_filter: ClassVar[Any] = (DoorFilter, "at")
     ordering = ("-id",)
     search_fields = ("chain",)
     search_help_text = _("The id of a run, or “system”: shows its chain.")
@@ -74,14 +76,14 @@ class AuditEntryAdminMixin(_Record):
 
     @admin.display(description=_("chain"), ordering="chain")
     def chain_id(self, entry: Any) -> SafeString:
-        return tail(entry.chain)
+        return tail(entry.chain) if entry.chain == SYSTEM else self.link("agentrun", entry.chain)
 
 
 class AccessEntryAdminMixin(_Record):
     """Reads of other people's data, and refused decisions."""
 
     list_display = ("id", "action", "subject", "door", "time")
-    list_filter: Any = ("via", "at")
+    list_filter: ClassVar[Any] = (DoorFilter, "at")
     ordering = ("-id",)
     empty_list = _("No entry yet: reads of other people's data and refused decisions are written here.")
     detail_fields = ("action", "subject_ref", "via", "at", "content")
@@ -102,7 +104,7 @@ class UsageAdminMixin(_Record):
         "cost",
         "time",
     )
-    list_filter: Any = ("state", "created_at")
+    list_filter: ClassVar[Any] = ("state", "created_at")
     ordering = ("-id",)
     search_fields = ("run__id",)
     search_help_text = _("A run id; its first characters are enough.")
@@ -123,8 +125,10 @@ class UsageAdminMixin(_Record):
     )
 
     def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
-        runs = ownership.visible_runs(request.user, tenant_of(request))
-        return super().get_queryset(request).filter(run__in=runs)
+        rows = super().get_queryset(request).filter(run__tenant=tenant_of(request))
+        if has_perm(request.user, VIEW_ALL_RUNS):
+            return rows
+        return rows.filter(run__actor=request.user.pk, run__actor_kind="user")
 
     def get_search_results(
         self, request: HttpRequest, queryset: models.QuerySet[Any], search_term: str

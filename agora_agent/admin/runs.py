@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
@@ -52,7 +52,7 @@ class RunAdminMixin(CancelMixin, ReadOnlyMixin):
         "runner",
         "in_thread",
     )
-    list_filter: Any = ("status", "phase", AgentFilter, "durable", "created_at")
+    list_filter: ClassVar[Any] = ("status", "phase", AgentFilter, "durable", "created_at")
     list_display_links = ("run",)
     ordering = ("-created_at",)
     search_fields = ("id",)

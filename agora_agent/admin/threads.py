@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib import admin
 from django.contrib.auth import get_user_model
@@ -26,7 +26,7 @@ class ThreadAdminMixin(ReadOnlyMixin):
     """The list of threads and the transcript of one."""
 
     list_display = ("thread", "called", "owner", "agent", "messages", "active", "age")
-    list_filter: Any = ("updated_at",)
+    list_filter: ClassVar[Any] = ("updated_at",)
     list_display_links = ("thread",)
     ordering = ("-updated_at",)
     search_fields = ("id",)

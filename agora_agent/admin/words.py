@@ -41,15 +41,16 @@ _DOORS = {
     "command": gettext_lazy("management command"),
     "python": gettext_lazy("Python"),
     "expiry": gettext_lazy("deadline"),
+    "policy": gettext_lazy("policy"),
 }
 _FAILURES = {
     "model_failed": gettext_lazy("the model could not be asked, or its answer could not be used"),
     "model_no_output": gettext_lazy("the model answered with nothing"),
     "limit_exceeded": gettext_lazy("a limit was reached"),
     "replay_diverged": gettext_lazy("the code no longer matches the run's journal"),
-    "interrupted": gettext_lazy("the process that ran it ended"),
-    "owner_lost": gettext_lazy("the process that ran it ended"),
+    "interrupted": gettext_lazy("the process that executed it ended"),
     "dead": gettext_lazy("it crashed its worker too often"),
+    "run_failed": gettext_lazy("something went wrong that the server's log tells about"),
 }
 
 
@@ -70,6 +71,11 @@ def run_tone(run: AgentRun, calls: Iterable[ToolCall]) -> str:
 def call_tone(call: ToolCall) -> str:
     """The colour class of a tool call."""
     return CALL_TONES.get(ToolCall.Status(call.status), "quiet")
+
+
+def doors() -> list[tuple[str, str]]:
+    """All doors, as a filter lists them."""
+    return [(via, str(name)) for via, name in _DOORS.items()]
 
 
 def door(via: str) -> str:

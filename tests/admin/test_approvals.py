@@ -156,6 +156,7 @@ def test_invisible_and_turning_characters_are_spelled_out(alice, carol, make_run
 def test_the_requester_sees_an_authorise_call_but_no_buttons(alice, call, browse):
     page = browse(alice).get(card(call)).content.decode()
     assert "You asked for this yourself" in page
+    assert "/agentrun/" not in page  # a page that alice may not open
     assert "/approve/" not in page
 
 

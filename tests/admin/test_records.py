@@ -42,6 +42,8 @@ def test_access_entries_are_listed_and_shown(auditor, browse):
     audit.access("run", subject_ref="run:7", via="rest")
     client = browse(auditor)
     assert "run:7" in client.get(f"{APP}/accessentry/").content.decode()
+    assert "run:7" in client.get(f"{APP}/accessentry/", {"via": "rest"}).content.decode()
+    assert "run:7" not in client.get(f"{APP}/accessentry/", {"via": "admin"}).content.decode()
 
 
 def test_usage_of_other_peoples_runs_needs_the_right_to_see_them(alice, operator, make_run, browse):
