@@ -4,7 +4,8 @@
 there, to bring about a race. The points, in the order of a run's life: ``after_claim``, ``before_checkpoint``,
 ``after_checkpoint``, ``after_dispatch``, ``after_task_claim``, ``after_task_body``, ``after_task_finish``,
 ``after_spawn``, ``before_park``, ``before_signal_commit``, ``before_hint``, ``after_consume``, ``before_end``,
-``after_end``. Other rooms and tools under test may name their own.
+``after_end``; and, after any of the engine's commits, ``before_acknowledge``.
+Other rooms and tools under test may name their own.
 """
 
 from __future__ import annotations

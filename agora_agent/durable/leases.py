@@ -94,11 +94,12 @@ class LeaseKeeper:
     def _run(self) -> None:
         try:
             while self._wait_for_work():
-                self._beat()
-                with self._changed:
-                    self._changed.wait_for(lambda: not self._held, timeout=min(LOOK_SECONDS, self._lease / 6))
+                # short work is over before it needs a beat
+                while self._still_held(min(LOOK_SECONDS, self._lease / 6)):
+                    self._beat()
+                connections.close_all()
         except BaseException:
-            # the next claim starts another thread; those held now are judged by their own clock
+            # the next claim starts another thread; those held now are judged by their fences
             logger.exception("the heartbeat thread ended")
             with self._changed:
                 self._thread = None
@@ -106,12 +107,16 @@ class LeaseKeeper:
             connections.close_all()
 
     def _wait_for_work(self) -> bool:
-        """False after some idle seconds: then the thread and its connection go."""
+        """False after some idle seconds: then the thread goes."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._held, timeout=5):
                 self._thread = None
                 return False
         return True
+
+    def _still_held(self, seconds: float) -> bool:
+        with self._changed:
+            return not self._changed.wait_for(lambda: not self._held, timeout=seconds)
 
     def _beat(self) -> None:
         held = self.held()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.utils import DatabaseError
 
+from agora_agent.durable import faults
 from agora_agent.exceptions import Fenced
 
 logger = logging.getLogger("agora_agent.durable")
@@ -111,7 +112,9 @@ def _tried(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with block():
-                return work()
+                result = work()
+            faults.hit("before_acknowledge")
+            return result
         except (DatabaseError, InterfaceError) as error:
             if connection.in_atomic_block or not is_transient(error, using):
                 raise

@@ -137,10 +137,10 @@ def side_by_side(works: list[Callable[[], Any]]) -> list[Any]:
 
 @contextmanager
 def statements(count: int) -> Iterator[None]:
-    """Exactly so many statements, not counting the bounds of transactions."""
+    """Exactly so many statements, not counting the bounds of transactions and a new connection's settings."""
     with CaptureQueriesContext(connection) as captured:
         yield
-    bounds = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE")
+    bounds = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "SET ")
     sql = [query["sql"] for query in captured.captured_queries if not query["sql"].startswith(bounds)]
     assert len(sql) == count, "\n".join(sql)
 
