@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.abc
 import sys
+import tempfile
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -35,7 +36,7 @@ class Hidden(importlib.abc.MetaPathFinder):
         return None
 
 
-def main() -> None:
+def main(folder: str) -> None:
     sys.meta_path.insert(0, Hidden())
 
     import django
@@ -45,7 +46,14 @@ def main() -> None:
         SECRET_KEY="bare" * 10,
         USE_TZ=True,
         ROOT_URLCONF="bare_urls",
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+        # A file: the threads that drive the run must see the same database.
+        DATABASES={
+            "default": {
+                "ENGINE": "django.db.backends.sqlite3",
+                "NAME": f"{folder}/bare.sqlite3",
+                "OPTIONS": {"transaction_mode": "IMMEDIATE", "timeout": 20},
+            }
+        },
         INSTALLED_APPS=[
             "django.contrib.admin",
             "django.contrib.auth",
@@ -118,4 +126,5 @@ def turn() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as temporary:
+        main(temporary)

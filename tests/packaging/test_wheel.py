@@ -20,17 +20,18 @@ from tests.shop.harness import free_port, read_until, text_of
 from tests.test_readme import file_block
 
 ROOT = Path(__file__).resolve().parents[2]
+# The empty project knows nothing of the suite's settings.
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTHON"))}
 
 pytestmark = pytest.mark.processes
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Output of a command that must succeed."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO_", "PYTHON"))}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
-        env={**clean, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **environment},
+        env={**CLEAN, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -110,6 +111,7 @@ def answer_of_a_server(python: Path, project: Path) -> None:
     server = subprocess.Popen(
         [python, "-m", "daphne", "-p", str(port), "project.asgi:application"],
         cwd=project,
+        env=CLEAN,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
