@@ -88,7 +88,7 @@ class Questions:
     One thread, one connection, however many streams are open.
     """
 
-    _LINGER_SECONDS = 2.0
+    _LINGER_SECONDS = 0.5
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

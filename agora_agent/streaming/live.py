@@ -164,11 +164,12 @@ class _LateWriter:
             self._changed.notify()
 
     def _run(self) -> None:
-        try:
-            while (callback := self._next()) is not None:
+        while (callback := self._next()) is not None:
+            try:
                 callback()
-        finally:
-            connections.close_all()
+            finally:
+                if not self._queue:
+                    connections.close_all()
 
     def _next(self) -> Callable[[], None] | None:
         idle_until = time.monotonic() + self._LINGER_SECONDS
