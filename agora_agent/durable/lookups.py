@@ -102,6 +102,13 @@ def orphaned_children() -> list[uuid.UUID]:
     return list(runs.values_list("id", flat=True)[:BATCH])
 
 
+def runs_with_stranded_tasks() -> list[uuid.UUID]:
+    """Ended runs with tasks that have not begun: dispatched while the run was declared dead."""
+    ended = [status for status in Run.Status.values if status not in Run.LIVE]
+    tasks = Task.objects.using(store.alias()).filter(status=Task.Status.QUEUED, run__status__in=ended)
+    return list(tasks.values_list("run_id", flat=True).distinct()[:BATCH])
+
+
 def asleep_with_reason_gone() -> list[tuple[uuid.UUID, int, str]]:
     """Parked runs (id, doorbell, why) that nothing will wake. There must be none: see the proof in ``context``."""
     open_tasks = Task.objects.filter(run_id=OuterRef("id"), status__in=Task.OPEN)

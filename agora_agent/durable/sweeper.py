@@ -37,6 +37,8 @@ def sweep(engine: Engine) -> SweepReport:
         _each(report, run.id, partial(_orphaned_run, engine, run, report))
     for run_id in _rows(report, lookups.orphaned_children):
         _each(report, run_id, partial(_orphaned_child, engine, run_id, report))
+    for run_id in _rows(report, lookups.runs_with_stranded_tasks):
+        _each(report, run_id, partial(taskstore.cancel_queued, run_id))
     for run_id, bell, why in _rows(report, lookups.asleep_with_reason_gone):
         _each(report, run_id, partial(_wake, engine, run_id, bell, why, report))
     if not engine.dispatcher.pulls:

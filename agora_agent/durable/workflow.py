@@ -235,7 +235,7 @@ class Engine:
                 *(("task", task) for task in lookups.due_tasks(self.steps(), self.queues, 1)),
                 *(("run", run) for run in lookups.due_runs(self.claimable(), 1)),
             ]
-            if not any(self.execute(*item) for item in due[:1]):
+            if not any(self.execute(*item) for item in due):
                 return done
             done += 1
         return done

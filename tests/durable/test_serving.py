@@ -221,6 +221,15 @@ def test_one_row_that_cannot_be_settled_does_not_keep_the_others_waiting(make_en
     assert row(second).status == "dead"
 
 
+def test_tasks_that_outlived_their_run_are_cancelled(make_engine, begin):
+    engine = make_engine(workflows={"flow": lambda ctx, given: ctx.task(TaskSpec("t", "elsewhere"))})
+    run = begin(engine)
+    engine.drive(run)
+    Run.objects.filter(pk=run).update(status="dead", pending_tasks=0, finished_at=row(run).created_at)
+    engine.sweep()
+    assert Task.objects.get().status == "cancelled"
+
+
 def test_a_lost_wake_is_healed_and_counted(make_engine, begin):
     engine = make_engine(workflows={"flow": wait})
     run = begin(engine)

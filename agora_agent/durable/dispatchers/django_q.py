@@ -27,7 +27,7 @@ class DjangoQDispatcher:
 
     def hint(self, kind: Literal["run", "task"], row_id: uuid.UUID, queue: str) -> None:
         """Enqueue; a broker that is down is logged, and the sweeper sends the hint again."""
-        from django_q.tasks import async_task
+        from django_q.tasks import async_task  # type: ignore[import-untyped]
 
         try:
             async_task(f"{__name__}.on_{kind}", str(row_id), save=False, ack_failure=True)
