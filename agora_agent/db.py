@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.db import models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Func
+from django.utils import timezone
 
 
 class DbNow(Func):
@@ -45,7 +47,10 @@ def database_now(using: str) -> dt.datetime:
     if isinstance(value, str):
         value = dt.datetime.fromisoformat(value)
     moment: dt.datetime = value
-    return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    if settings.USE_TZ:
+        return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+    # Without time zones Django reads and writes naive datetimes: on PostgreSQL those of the session's zone.
+    return timezone.make_naive(moment) if moment.tzinfo else moment
 
 
 if TYPE_CHECKING:
