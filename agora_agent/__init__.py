@@ -30,7 +30,20 @@ _NAMES = {
     "tool": "agora_agent.agents.tool",
 }
 
-__all__ = ["__version__", *sorted(_NAMES)]
+__all__ = [
+    "Agent",
+    "Persona",
+    "Principal",
+    "Question",
+    "ToolContext",
+    "ToolError",
+    "__version__",
+    "agent_durable",
+    "is_replay_integrity_error",
+    "register",
+    "serve",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

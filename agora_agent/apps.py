@@ -17,7 +17,6 @@ class AgoraAgentConfig(AppConfig):
     def ready(self) -> None:
         from agora_agent import checks  # noqa: F401
         from agora_agent.agents.registry import autodiscover
-
         from agora_agent.runners.resolver import register_engine_factory
 
         autodiscover()

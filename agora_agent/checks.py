@@ -42,16 +42,13 @@ from django.db import connections, router
 from agora_agent import conf
 from agora_agent.agents import registry
 from agora_agent.conf import agora_settings
+from agora_agent.durable.dispatchers import NAMED as DISPATCHERS
 from agora_agent.exceptions import ConfigurationError
 
 ENGINE_APP = "agora_agent.durable"
-#: Dispatchers by name, with the app that each needs ("" none) and whether another process drives the runs.
-DISPATCHERS = {
-    "thread": ("", False),
-    "immediate": ("", False),
-    "worker": ("", True),
-    "django_q": ("django_q", True),
-}
+#: The app that a dispatcher needs, and the dispatchers whose runs are driven where requests are served.
+NEEDED_APPS = {"django_q": "django_q"}
+EMBEDDED = ("thread", "immediate")
 
 Level = type[Error] | type[Caution] | type[Info]
 Finding = tuple[str, dict[str, object]]
@@ -192,7 +189,7 @@ def _dispatcher() -> Iterator[Finding]:
     if not isinstance(name, str):
         return
     if name in DISPATCHERS:
-        needs, _ = DISPATCHERS[name]
+        needs = NEEDED_APPS.get(name, "")
         if needs and not apps.is_installed(needs):
             yield "E008", {"dispatcher": name, "app": needs}
     elif "." not in name:
@@ -272,10 +269,10 @@ def _channel_layer() -> Iterator[Finding]:
     layer = getattr(settings, "CHANNEL_LAYERS", {}).get("default", {})
     if not layer:
         yield "I021", {}
-    elif str(layer.get("BACKEND", "")).endswith("InMemoryChannelLayer"):
-        elsewhere = DISPATCHERS.get(str(agora_settings.DISPATCHER), ("", True))[1]
-        if not settings.DEBUG or elsewhere:
-            yield "W011", {}
+    elif str(layer.get("BACKEND", "")).endswith("InMemoryChannelLayer") and (
+        not settings.DEBUG or agora_settings.DISPATCHER not in EMBEDDED
+    ):
+        yield "W011", {}
 
 
 def _django_q() -> Iterator[Finding]:

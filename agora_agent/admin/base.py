@@ -19,9 +19,8 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from agora_agent.governance import audit
-from agora_agent.governance.actors import resolve_actor
+from agora_agent.governance.actors import impersonator_of, resolve_actor
 from agora_agent.governance.principal import Principal
-from agora_agent.governance.rights import fresh_user
 from agora_agent.templatetags.agora_admin import tail
 
 if TYPE_CHECKING:
@@ -186,12 +185,3 @@ def note_foreign_read(request: HttpRequest, owner_id: Any, action: str, pk: Any)
     """Record that somebody reads what is not theirs."""
     if owner_id != request.user.pk:
         audit.access(action, principal=principal_of(request), subject_ref=f"{action}:{pk}")
-
-
-def impersonator_of(request: HttpRequest) -> Any:
-    """Who is signed in as somebody else, as the usual packages mark it; None for an ordinary session."""
-    named = getattr(request, "impersonator", None)
-    if named is not None:
-        return named
-    history = request.session.get("hijack_history")
-    return fresh_user(history[-1]) if history else None

@@ -1,18 +1,14 @@
-"""The engine's side of a run, for operators: its row and its journal. The one module here that knows the engine."""
+"""The engine's side of a run, for operators: its row and its journal."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from django.apps import apps
-from django.db import DatabaseError
-
 from agora_agent import codec
 from agora_agent.models import AgentRun
+from agora_agent.runners.journal import read_journal
 
-ENGINE_APP = "agora_agent.durable"
 #: Journal rows of one page.
 PAGE = 50
 
@@ -54,24 +50,17 @@ class JournalPage:
 
 def journal_page(run: AgentRun, page: str) -> JournalPage | None:
     """Page ``page`` of the journal of ``run``; None for inline runs and where the engine is not installed."""
-    if not run.durable or not apps.is_installed(ENGINE_APP):
+    if not run.durable:
         return None
-    from agora_agent.durable import models as engine
-
-    try:
-        row = engine.Run.objects.filter(pk=run.pk).first()
-        keys = engine.Journal.objects.filter(run_id=run.pk).values_list("pk", "pos")
-        ordered = [pk for pk, _pos in sorted(keys, key=lambda key: _natural(key[1]))]
-    except DatabaseError:  # not migrated: durable_state says so at the top of the page
+    number = max(int(page), 1) if page.isdecimal() else 1
+    found = read_journal(run.pk, (number - 1) * PAGE, PAGE)
+    if found is not None and not found.rows and number > 1:  # behind the end: the last page
+        number = max(-(-found.total // PAGE), 1)
+        found = read_journal(run.pk, (number - 1) * PAGE, PAGE)
+    if found is None:  # not installed or not migrated: durable_state says so at the top of the page
         return None
-    pages = max(-(-len(ordered) // PAGE), 1)
-    number = min(max(int(page), 1), pages) if page.isdecimal() else 1
-    wanted = ordered[(number - 1) * PAGE : number * PAGE]
-    rows = engine.Journal.objects.in_bulk(wanted)
-    tasks = engine.Task.objects.filter(run_id=run.pk, pos__in=[row.pos for row in rows.values()])
-    began = dict(tasks.values_list("pos", "created_at"))
-    entries = [_entry(rows[pk], began) for pk in wanted if pk in rows]
-    return JournalPage(row, entries, len(ordered), number, pages)
+    entries = [_entry(row, found.dispatched_at) for row in found.rows]
+    return JournalPage(found.run, entries, found.total, number, max(-(-found.total // PAGE), 1))
 
 
 def _entry(row: Any, began: dict[str, Any]) -> Entry:
@@ -89,7 +78,3 @@ def _entry(row: Any, began: dict[str, Any]) -> Entry:
         finished_at=row.created_at,
         payload=payload,
     )
-
-
-def _natural(pos: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d+)", pos) if part]

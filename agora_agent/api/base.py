@@ -16,9 +16,8 @@ from agora_agent.api import problems
 from agora_agent.api.bodies import read_object, require_json
 from agora_agent.api.origins import SAFE_METHODS, require_own_origin
 from agora_agent.governance import audit
-from agora_agent.governance.actors import Actor, resolve_actor
+from agora_agent.governance.actors import Actor, impersonator_of, resolve_actor
 from agora_agent.governance.principal import Principal
-from agora_agent.governance.rights import fresh_user
 from agora_agent.models import AgentRun, Thread
 
 
@@ -110,12 +109,3 @@ class AgoraView(APIView):
         """Record that somebody reads what is not theirs."""
         if row.actor_id != self.user.pk:
             audit.access(action, principal=self.principal(), subject_ref=f"{action}:{row.pk}")
-
-
-def impersonator_of(request: Any) -> Any:
-    """Who is signed in as somebody else, as the usual packages mark it; None for an ordinary session."""
-    named = getattr(request, "impersonator", None)
-    if named is not None:
-        return named
-    history = request.session.get("hijack_history") if hasattr(request, "session") else None
-    return fresh_user(history[-1]) if history else None

@@ -6,9 +6,7 @@ import json
 import uuid
 from typing import Any
 
-from django.apps import apps
-
-from agora_agent.models import write_alias
+from agora_agent.runners.journal import read_journal
 from agora_agent.streaming.wire import utc
 
 VIEW_PAYLOAD = "agora_agent.view_run_payload"
@@ -17,9 +15,9 @@ MAX_ROWS = 1000
 
 def entries(run_id: uuid.UUID) -> list[dict[str, Any]] | None:
     """The first :data:`MAX_ROWS` checkpoints of a run in the order of the journal; None without the engine."""
-    if not apps.is_installed("agora_agent.durable"):
+    found = read_journal(run_id, 0, MAX_ROWS)
+    if found is None:
         return None
-    rows = apps.get_model("agora_durable", "Journal")._default_manager.using(write_alias())
     return [
         {
             "position": row.pos,
@@ -29,7 +27,7 @@ def entries(run_id: uuid.UUID) -> list[dict[str, Any]] | None:
             "payload": _as_stored(row.payload),
             "createdAt": utc(row.created_at),
         }
-        for row in rows.filter(run_id=run_id).order_by("id")[:MAX_ROWS]
+        for row in found.rows
     ]
 
 

@@ -10,6 +10,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import AbstractUser
 
 from agora_agent.conf import instance
+from agora_agent.governance.rights import fresh_user
 
 logger = logging.getLogger("agora_agent.governance")
 
@@ -55,3 +56,12 @@ def resolve_actor(request: Any) -> Actor | None:
         logger.exception("The actor resolver failed: the request has no actor.")
         return None
     return actor if isinstance(actor, Actor) else None
+
+
+def impersonator_of(request: Any) -> Any:
+    """Who is signed in as somebody else, as the usual packages mark it; None for an ordinary session."""
+    named = getattr(request, "impersonator", None)
+    if named is not None:
+        return named
+    history = request.session.get("hijack_history") if hasattr(request, "session") else None
+    return fresh_user(history[-1]) if history else None

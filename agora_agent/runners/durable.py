@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
-from django.utils.module_loading import import_string
 
-from agora_agent.conf import SETTING, agora_settings
+from agora_agent.conf import agora_settings
 from agora_agent.durable.context import Context
-from agora_agent.durable.dispatchers.base import Dispatcher
+from agora_agent.durable.dispatchers import resolve_dispatcher
 from agora_agent.durable.values import LocalStep as EngineStep
 from agora_agent.durable.values import (
     Mode,
@@ -22,7 +21,6 @@ from agora_agent.durable.values import (
     TaskSpec,
 )
 from agora_agent.durable.workflow import Engine
-from agora_agent.exceptions import ConfigurationError
 from agora_agent.ids import new_id
 from agora_agent.models import AgentRun, ToolCall, write_alias
 from agora_agent.runners import model_step, tool_step
@@ -234,34 +232,10 @@ def on_terminal(run_id: uuid.UUID, status: str, code: str, detail: str) -> None:
         settle(run_id, Ending("failed", code=code or "run_failed", detail=detail))
 
 
-_DISPATCHERS = {
-    "thread": "agora_agent.durable.dispatchers.thread.ThreadDispatcher",
-    "worker": "agora_agent.durable.dispatchers.worker.WorkerDispatcher",
-    "django_q": "agora_agent.durable.dispatchers.django_q.DjangoQDispatcher",
-    "immediate": "agora_agent.durable.dispatchers.immediate.ImmediateDispatcher",
-}
-
-
-def make_dispatcher(name: str) -> Dispatcher:
-    """The dispatcher that ``AGORA_AGENT["DISPATCHER"]`` names: a short name or a dotted path.
-
-    Raises:
-        ConfigurationError: it cannot be imported.
-    """
-    path = _DISPATCHERS.get(name, name)
-    try:
-        dispatcher: Dispatcher = import_string(path)()
-    except ImportError as error:
-        known = ", ".join(sorted(_DISPATCHERS))
-        message = f"{SETTING}['DISPATCHER'] = {name!r} is neither one of {known} nor importable: {error}"
-        raise ConfigurationError(message) from error
-    return dispatcher
-
-
 def build_engine() -> Engine:
     """The engine as the settings describe it, with the agent's workflow registered."""
     engine = Engine(
-        make_dispatcher(agora_settings.DISPATCHER),
+        resolve_dispatcher(agora_settings.DISPATCHER),
         lease_seconds=agora_settings.LEASE_SECONDS,
         sweep_seconds=agora_settings.SWEEP_SECONDS,
         step_deadline_seconds=agora_settings.STEP_DEADLINE_SECONDS,

@@ -52,6 +52,9 @@ class ToolStep:
         except LaunchRefused as refusal:
             result = {"status": "refused", "code": refusal.code, "error": refusal.message}
             raise self._refuse(result) from refusal
+        AgentRun.objects.filter(pk=call.run_id, status=AgentRun.Status.RUNNING).update(
+            phase=AgentRun.Phase.EXECUTING
+        )
 
     def run(self, task: Task, request: dict[str, Any], control: Control) -> dict[str, Any]:
         """Call the handler with the stored arguments."""

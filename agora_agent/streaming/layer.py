@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -27,6 +28,7 @@ _SEND_SECONDS = 2.0
 _RETRY_SECONDS = 5.0
 # A group forgets its members after a day by default.
 _REJOIN_SECONDS = 3600.0
+_COMPLAIN_SECONDS = 60.0
 
 
 def _make_layer() -> Any | None:
@@ -55,6 +57,7 @@ class Bridge:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._layer: Any | None = None
         self._pending: set[str] = set()
+        self._complained: dict[str, float] = {}
         self._work: set[Future[None]] = set()
         self._listening: Callable[[uuid.UUID], None] | None = None
 
@@ -115,7 +118,7 @@ class Bridge:
             message = {"type": MESSAGE, "stream": stream_id}
             await asyncio.wait_for(layer.group_send(GROUP, message), _SEND_SECONDS)
         except Exception as error:
-            logger.warning("a wake-up was not sent: %s", type(error).__name__, exc_info=True)
+            self._complain("wake-ups are not sent", error)
 
     async def _receive(self, listener: Callable[[uuid.UUID], None]) -> None:
         layer: Any = self._layer
@@ -124,8 +127,15 @@ class Bridge:
                 channel = await layer.new_channel()
                 await self._receive_on(layer, channel, listener)
             except Exception as error:
-                logger.warning("wake-ups are not received: %s", type(error).__name__, exc_info=True)
+                self._complain("wake-ups are not received", error)
                 await asyncio.sleep(_RETRY_SECONDS)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Once a minute: a layer that is down fails for every frame."""
+        now = time.monotonic()
+        if now - self._complained.get(what, float("-inf")) >= _COMPLAIN_SECONDS:
+            self._complained[what] = now
+            logger.warning("%s, streams are polled: %s", what, type(error).__name__, exc_info=error)
 
     async def _receive_on(self, layer: Any, channel: str, listener: Callable[[uuid.UUID], None]) -> None:
         clock = asyncio.get_running_loop().time

@@ -148,6 +148,7 @@ class _LateWriter:
     """One daemon thread per process that runs callbacks at their time; it ends when it has nothing to do."""
 
     _LINGER_SECONDS = 5.0
+    _KEEP_CONNECTION_SECONDS = 0.1
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -168,8 +169,12 @@ class _LateWriter:
             try:
                 callback()
             finally:
-                if not self._queue:
+                if not self._is_due_within(self._KEEP_CONNECTION_SECONDS):
                     connections.close_all()
+
+    def _is_due_within(self, seconds: float) -> bool:
+        with self._changed:
+            return bool(self._queue) and self._queue[0][0] <= time.monotonic() + seconds
 
     def _next(self) -> Callable[[], None] | None:
         idle_until = time.monotonic() + self._LINGER_SECONDS

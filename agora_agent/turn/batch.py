@@ -230,8 +230,9 @@ class Batch:
         return LocalStep(f"persist:toolresults:{self.record.index}", commit)
 
     def _resume(self) -> None:
+        waits = ToolCall.objects.filter(run_id=self.turn.run_id, status__in=ToolCall.PENDING).exists()
         alive = AgentRun.objects.filter(pk=self.turn.run_id, status=AgentRun.Status.RUNNING).update(
-            phase=AgentRun.Phase.EXECUTING
+            phase=AgentRun.Phase.WAITING if waits else AgentRun.Phase.EXECUTING
         )
         if not alive:
             raise RunCancelled("the run was ended while a tool ran")

@@ -285,7 +285,7 @@ def journal(alice, make_run):
     rows = [
         engine.get_model("Journal")(
             run_id=run.pk,
-            pos=str(n),
+            pos=f"{n:06d}",
             name=f"step:{n}",
             kind="step",
             payload='{"secret":1}',

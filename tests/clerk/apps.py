@@ -6,3 +6,4 @@ class ClerkConfig(AppConfig):
 
     name = "tests.clerk"
     label = "clerk"
+    default_auto_field = "django.db.models.BigAutoField"
