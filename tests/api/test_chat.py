@@ -12,6 +12,7 @@ import pytest
 from django.db import connections
 from django.test import Client
 
+from agora_agent.agents.registry import clear, isolated
 from agora_agent.exceptions import LimitExceeded
 from agora_agent.models import AgentRun, IdempotencyKey, Thread
 from agora_agent.turn import runner
@@ -56,6 +57,19 @@ def test_the_next_message_continues_the_thread_with_its_agent(alice: Any) -> Non
     assert (second.thread_id, second.agent) == (first.thread_id, "helper")
 
 
+def test_a_message_that_names_no_agent_goes_to_one_that_the_person_may_start(alice: Any) -> None:
+    assert accepted(post(signed_in(alice), "chat", {"message": "hi"})).agent == "desk"
+
+
+def test_where_no_agent_may_be_started_none_is(alice: Any) -> None:
+    client = signed_in(alice)
+    with isolated():
+        clear()
+        before = rows()
+        assert "agent" in is_problem(post(client, "chat", {"message": "hi"}), 400, "invalid")["errors"]
+        assert rows() == before
+
+
 def test_a_busy_thread_takes_no_second_message(alice: Any, clerk: ClerkModel) -> None:
     clerk.holds = True
     client = signed_in(alice)
@@ -86,7 +100,6 @@ def test_a_busy_thread_takes_no_second_message(alice: Any, clerk: ClerkModel) ->
         ),
         ({"message": "hi", "agent": "desk", "attachments": "x"}, "attachments"),
         ({"message": "hi", "agent": "desk", "regenerate": True}, "regenerate"),
-        ({"message": "hi"}, "agent"),
     ],
 )
 def test_a_message_that_is_none_leaves_no_row(alice: Any, body: dict[str, Any], field: str) -> None:
