@@ -55,7 +55,7 @@ class Bridge:
         self._lock = threading.Lock()
         self._pid = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._layer: Any | None = None
+        self._layer: Any = None
         self._pending: set[str] = set()
         self._complained: dict[str, float] = {}
         self._work: set[Future[None]] = set()
@@ -113,7 +113,7 @@ class Bridge:
     async def _send(self, stream_id: str) -> None:
         with self._lock:
             self._pending.discard(stream_id)
-            layer: Any = self._layer
+            layer = self._layer
         try:
             message = {"type": MESSAGE, "stream": stream_id}
             await asyncio.wait_for(layer.group_send(GROUP, message), _SEND_SECONDS)
@@ -121,7 +121,7 @@ class Bridge:
             self._complain("wake-ups are not sent", error)
 
     async def _receive(self, listener: Callable[[uuid.UUID], None]) -> None:
-        layer: Any = self._layer
+        layer = self._layer
         while layer is self._layer:
             try:
                 channel = await layer.new_channel()

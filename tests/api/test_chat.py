@@ -14,7 +14,7 @@ from django.test import Client
 
 from agora_agent.agents.registry import clear, isolated
 from agora_agent.exceptions import LimitExceeded
-from agora_agent.models import AgentRun, IdempotencyKey, Thread
+from agora_agent.models import AgentRun, IdempotencyKey, Message, Thread
 from agora_agent.turn import runner
 from tests.api.rows import post, signed_in, start
 from tests.api.test_doors import is_problem, rows
@@ -75,9 +75,9 @@ def test_a_busy_thread_takes_no_second_message(alice: Any, clerk: ClerkModel) ->
     client = signed_in(alice)
     first = accepted(post(client, "chat", {"message": "hi", "agent": "desk"}))
     assert clerk.begun.wait(10)
-    before = rows()
     is_problem(post(client, "chat", {"message": "x", "threadId": str(first.thread_id)}), 409, "run_active")
-    assert rows() == before
+    assert [run.pk for run in AgentRun.objects.all()] == [first.pk]
+    assert [message.content for message in Message.objects.all()] == ["hi"]
 
 
 @pytest.mark.parametrize(
