@@ -246,6 +246,8 @@ def _closing(result: _Done, done: str, what: str) -> str:
 
 def _told(result: _Done) -> str:
     value = result.value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = value["text"]  # another agent's answer
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items() if item not in (None, "", [])) + "."
     return str(value).strip()

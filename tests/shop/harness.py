@@ -190,10 +190,11 @@ class Shop:
             [sys.executable, "manage.py", *arguments],
             cwd=PROJECT,
             env=self.environ,
-            check=True,
+            check=False,
             capture_output=True,
             text=True,
         )
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def rows(self, model: str) -> list[dict[str, Any]]:

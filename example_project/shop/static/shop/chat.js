@@ -255,6 +255,9 @@ class Turn {
       case "":
         this.write(id, data.delta ?? "");
         break;
+      case "step":
+        this.text = null; // what is said next is another step's, perhaps another agent's
+        break;
       case "rewind":
         this.rewind(data.after);
         break;
