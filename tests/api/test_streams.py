@@ -22,7 +22,6 @@ from agora_agent.streaming.hub import hub
 from agora_agent.streaming.wire import dumps
 from tests.api.rows import end, park, say, signed_in, start, write
 from tests.clerk.model import ClerkModel
-from tests.support import servers
 from tests.support.servers import ROOT, as_process, environment, in_thread
 from tests.support.sse import Event, Parser, parse
 from tests.support.turns import ended, pending, until
@@ -631,8 +630,3 @@ def test_a_body_in_chunks_is_read_and_bounded(server: str, alice: Any) -> None:
 
     assert post(b'{"title": ', b'"In parts"}').json()["title"] == "In parts"
     assert post(b'{"title": "', *[b"x" * 65536] * 5, b'"}').status_code == 413
-
-
-def test_servers_of_this_suite_work_on_the_tests_database() -> None:
-    url = servers.test_database_url()
-    assert connections["default"].settings_dict["NAME"] in url

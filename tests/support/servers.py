@@ -29,25 +29,22 @@ SERVERS = {
 }
 
 
-def test_database_url() -> str:
+def database_url() -> str:
     """``DATABASE_URL`` of the database that the running test writes to."""
     values = connection.settings_dict
     if connection.vendor == "sqlite":
         return f"sqlite:///{values['NAME']}"
     scheme = {"postgresql": "postgres", "mysql": "mysql"}[connection.vendor]
-    login = quote(values["USER"], safe="") + (
-        f":{quote(values['PASSWORD'], safe='')}" if values["PASSWORD"] else ""
-    )
-    return f"{scheme}://{login}@{values['HOST']}:{values['PORT'] or ''}/{values['NAME']}".replace(
-        ":/", "/", 1
-    ).replace(f"{scheme}//", f"{scheme}://")
+    password = f":{quote(values['PASSWORD'], safe='')}" if values["PASSWORD"] else ""
+    port = f":{values['PORT']}" if values["PORT"] else ""
+    return f"{scheme}://{quote(values['USER'], safe='')}{password}@{values['HOST']}{port}/{values['NAME']}"
 
 
 def environment(**extra: str) -> dict[str, str]:
     """The environment of a process that works on the running test's database."""
     return {
         **os.environ,
-        "DATABASE_URL": test_database_url(),
+        "DATABASE_URL": database_url(),
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         "PYTHONPATH": str(ROOT),
         **extra,
