@@ -94,6 +94,10 @@ class DurableAgentRunner:
         """Signal the run inside the open transaction, which holds the decision."""
         self.engine.signal(run_id, key, dedupe=dedupe)
 
+    def oldest_ready_seconds(self) -> float | None:
+        """The age of the engine's oldest due run."""
+        return self.engine.health()["oldest_ready_seconds"] or None
+
     def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
         """Stop the run and its children: at once where nothing executes, else at the next boundary."""
         with transaction.atomic(using=write_alias()):

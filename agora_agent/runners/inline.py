@@ -15,10 +15,12 @@ from functools import partial
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.models import Min
 
 from agora_agent import codec
 from agora_agent.abort import AbortSignal
 from agora_agent.conf import agora_settings
+from agora_agent.db import database_now
 from agora_agent.exceptions import Busy, Fenced, ModelFailed, RunCancelled, is_control_flow
 from agora_agent.governance.locking import retrying
 from agora_agent.ids import child_id
@@ -96,6 +98,12 @@ class InlineAgentRunner:
     def wake(self, run_id: uuid.UUID, key: str, dedupe: str) -> None:
         """Let the wait on ``key`` look once the open transaction has committed."""
         transaction.on_commit(partial(self.runs.wake, key), using=write_alias(), robust=True)
+
+    def oldest_ready_seconds(self) -> float | None:
+        """The age of the oldest run that no thread has begun."""
+        queued = AgentRun.objects.live().filter(durable=False, phase=AgentRun.Phase.QUEUED)
+        since = queued.aggregate(since=Min("created_at"))["since"]
+        return None if since is None else (database_now(write_alias()) - since).total_seconds()
 
     def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
         """Settle the run and its children now; what this process executes for them is aborted at once."""

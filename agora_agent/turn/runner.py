@@ -68,6 +68,9 @@ class AgentRunner(Protocol):
     def wake(self, run_id: uuid.UUID, key: str, dedupe: str) -> None:
         """Wake the wait on ``key`` once the open transaction, which holds the decision, has committed."""
 
+    def oldest_ready_seconds(self) -> float | None:
+        """How long the run that has waited longest for a process has waited; None if none waits."""
+
     def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
         """Stop the run and its children. False if it had ended already."""
 
