@@ -348,10 +348,14 @@ def test_reads_called_are_kept_apart(alice, clerk):
 
 
 def test_a_run_waits_as_long_as_one_of_its_calls_does(alice, clerk):
-    clerk.script(Reply(calls=[("read_stock", {}), ("send_mail", {"to": "a"}), ("send_mail", {"to": "b"})]), "ok")
+    clerk.script(
+        Reply(calls=[("read_stock", {}), ("send_mail", {"to": "a"}), ("send_mail", {"to": "b"})]), "ok"
+    )
     run_id = start(alice)
     first, second = pending(run_id, 2)
-    until(lambda: ToolCall.objects.get(run_id=run_id, tool_name="read_stock").status == "executed", "the read")
+    until(
+        lambda: ToolCall.objects.get(run_id=run_id, tool_name="read_stock").status == "executed", "the read"
+    )
     assert AgentRun.objects.get(pk=run_id).phase == "waiting"
     approve(alice, first)
     until(lambda: len(OUTBOX) == 1, "the first mail")
