@@ -6,7 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
-from django.db import models, transaction
+from django.db import DatabaseError, models, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import DateTimeField, Func
 from django.utils import timezone
@@ -51,6 +51,24 @@ def database_now(using: str) -> dt.datetime:
         return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
     # Without time zones Django reads and writes naive datetimes: on PostgreSQL those of the session's zone.
     return timezone.make_naive(moment) if moment.tzinfo else moment
+
+
+_POSTGRESQL_CONTENTION = {"40001", "40P01", "55P03"}
+_MYSQL_CONTENTION = {1020, 1205, 1213}
+
+
+def is_contention(error: BaseException, using: str) -> bool:
+    """True if the database gave up a transaction for the sake of another one: a deadlock, a lock that was not to be
+    had, a failed serialisation. The same transaction may succeed when it is tried again."""
+    if not isinstance(error, DatabaseError):
+        return False
+    match transaction.get_connection(using).vendor:
+        case "postgresql":
+            return getattr(error.__cause__, "sqlstate", None) in _POSTGRESQL_CONTENTION
+        case "mysql":
+            return bool(error.args) and error.args[0] in _MYSQL_CONTENTION
+        case _:
+            return "locked" in str(error) or "busy" in str(error)
 
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.utils import DatabaseError
 
+from agora_agent.db import is_contention
 from agora_agent.durable import faults
 from agora_agent.exceptions import Fenced
 
@@ -18,9 +19,7 @@ logger = logging.getLogger("agora_agent.durable")
 T = TypeVar("T")
 ATTEMPTS = 5
 
-_PG_AGAIN = {"40001", "40P01", "55P03"}
 _PG_LOST = {"57P01", "57P02", "57P03"}
-_MYSQL_AGAIN = {1020, 1205, 1213}
 _MYSQL_LOST = {1053, 1927, 2006, 2013, 2055, 4031}
 
 
@@ -49,14 +48,7 @@ def is_transient(error: BaseException, using: str) -> bool:
     """True for a deadlock, a lock that was not to be had, a failed serialisation, a lost connection."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return False
-    match connections[using].vendor:
-        case "postgresql":
-            known = getattr(error.__cause__, "sqlstate", None) in _PG_AGAIN
-        case "mysql":
-            known = _mysql_code(error) in _MYSQL_AGAIN
-        case _:
-            known = "locked" in str(error) or "busy" in str(error)
-    return known or connection_lost(error, using)
+    return is_contention(error, using) or connection_lost(error, using)
 
 
 def transact(

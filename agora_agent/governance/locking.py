@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 from django.db import DatabaseError, connections
 from django.db.models import F
 
+from agora_agent.db import is_contention
 from agora_agent.models import AgentRun, ToolCall
 
 T = TypeVar("T")
 
 _ATTEMPTS = 8
-_SQLSTATES = {"40001", "40P01", "55P03"}
-_MYSQL_ERRORS = {1020, 1205, 1213}
 
 
 def lock_call(call_pk: uuid.UUID, using: str) -> ToolCall | None:
@@ -45,7 +44,7 @@ def retrying(body: Callable[[], T], using: str) -> T:
         try:
             return body()
         except DatabaseError as error:
-            if attempt == _ATTEMPTS or connections[using].in_atomic_block or not _transient(error):
+            if attempt == _ATTEMPTS or connections[using].in_atomic_block or not is_contention(error, using):
                 raise
         time.sleep(secrets.randbelow(30 * attempt) / 1000)
         attempt += 1
@@ -54,11 +53,3 @@ def retrying(body: Callable[[], T], using: str) -> T:
 def _locked(rows: Any, using: str) -> Any:
     # The weaker lock where there is one: it lets others insert rows that refer to this one.
     return rows.select_for_update(no_key=connections[using].features.has_select_for_no_key_update)
-
-
-def _transient(error: DatabaseError) -> bool:
-    cause = error.__cause__
-    if getattr(cause, "sqlstate", None) in _SQLSTATES:
-        return True
-    number = error.args[0] if error.args else None
-    return number in _MYSQL_ERRORS or "is locked" in str(error)
