@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from django.db import close_old_connections, connections, transaction
+from django.db import DatabaseError, close_old_connections, connections, transaction
 
 from agora_agent.durable import endings, execution, faults, owners, store, transactions
 from agora_agent.durable.context import Context
@@ -113,12 +113,25 @@ def _replay(engine: Engine, claim: store.Claim, held: Held) -> bool:
     if is_replay_integrity_error(error):
         logger.error("a replay diverged", extra={"run": str(claim.run_id), "error": str(error)})
         _fail(engine, claim, "replay_diverged", str(error))
+    elif transactions.is_transient(error, store.alias()):
+        # The database was away: the run is not to blame. Its journal stands, and the sweeper takes it up again.
+        logger.warning("a drive was cut short", exc_info=error, extra={"run": str(claim.run_id)})
+        _give_up(claim)
     elif not isinstance(error, ControlFlow):
         logger.error("a workflow raised", exc_info=error, extra={"run": str(claim.run_id)})
         _fail(engine, claim, "run_failed", describe(error))
     elif isinstance(error, RunCancelled) and not held.lost:
         endings.settle_held(engine, claim, Run.Status.CANCELLED)
     return False
+
+
+def _give_up(claim: store.Claim) -> None:
+    """Let the lease end now instead of later; it ends by itself where the database is still away."""
+    transactions.refresh(store.alias())
+    try:
+        store.end_lease(claim)
+    except DatabaseError:
+        logger.info("a lease could not be given back", extra={"run": str(claim.run_id)})
 
 
 def _fail(engine: Engine, claim: store.Claim, code: str, detail: str) -> None:

@@ -185,7 +185,11 @@ class Execution:
             outcome = TaskOutcome(False, None, "in_doubt", message)
             self._record(info, before, outcome, Task.Status.IN_DOUBT)
             return
-        retryable = unknown or getattr(error, "retryable", False) is True
+        retryable = (
+            unknown
+            or getattr(error, "retryable", False) is True
+            or transactions.is_transient(error, store.alias())
+        )
         if not retryable or once or attempts >= self._row.max_attempts:
             self._record(info, before, TaskOutcome(False, None, "step_failed", message))
             return

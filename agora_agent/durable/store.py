@@ -207,6 +207,15 @@ def release(claim: Claim) -> bool:
     )
 
 
+def end_lease(claim: Claim) -> bool:
+    """Give the claim to the sweeper, which counts it as a crash and takes the run over."""
+    return bool(
+        Run.objects.using(alias())
+        .filter(id=claim.run_id, epoch=claim.epoch, status=Status.RUNNING, owner=claim.owner)
+        .update(lease_until=DbNow())
+    )
+
+
 # Journal
 
 

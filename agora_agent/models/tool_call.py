@@ -89,6 +89,8 @@ class ToolCall(models.Model):
     reason = models.TextField(default="", blank=True)
     output = CodecField(null=True, blank=True)
     error = models.TextField(default="", blank=True)
+    #: Whether its result frame is in the stream: every announced call gets exactly one.
+    told = models.BooleanField(default=False)
     #: The delegated run, for a call of kind ``agent``.
     child_run_id = models.UUIDField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=DbNow())

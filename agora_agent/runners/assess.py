@@ -38,7 +38,8 @@ def assess(turn: TurnInput, call: dict[str, Any]) -> Assessment:
 def _assess(turn: TurnInput, call: dict[str, Any]) -> Assessment:
     if call.get("error"):
         return Assessment("refuse", error=f"{call['error']} Nothing was executed.")
-    user = fresh_user(turn.user_id)
+    run = AgentRun.objects.get(pk=turn.run_id)
+    user = fresh_user(run.actor_id)
     agent = get_agent(turn.agent)
     tool = find_tool(agent, call["name"], turn.persona or None) if agent else None
     if user is None:
@@ -53,7 +54,6 @@ def _assess(turn: TurnInput, call: dict[str, Any]) -> Assessment:
         return Assessment("refuse", error=error.message)
     if call["kind"] == "agent":
         return _delegation(turn, tool, arguments, user)
-    run = AgentRun.objects.get(pk=turn.run_id)
     requirement = required(tool, arguments, user, run)
     if requirement.decision == "deny":
         return Assessment(
@@ -73,8 +73,10 @@ def _verdict(
 ) -> Assessment:
     # A tool that was an action where it was offered never becomes a read on the way.
     ask = requirement.decision == "ask" or (call["kind"] == "action" and tool.kind != "action")
-    tier = requirement.tier or call.get("tier") or "confirm"
-    approver = requirement.approver or call.get("approver") or ""
+    if requirement.decision == "ask":
+        tier, approver = requirement.tier, requirement.approver
+    else:
+        tier, approver = call.get("tier") or "confirm", call.get("approver") or ""
     expires = requirement.expires_after
     return Assessment(
         "ask" if ask else "run",
@@ -106,7 +108,8 @@ def _without_tool(turn: TurnInput, call: dict[str, Any], agent: Agent | None) ->
             at_most_once=True,
             queue=call.get("queue") or "default",
         )
-    names = [tool.name for tool in offered_tools(agent, turn.persona or None)] if agent else []
+    offered = offered_tools(agent, turn.persona or None) if agent else []
+    names = [tool.name for tool in offered if tool.kind != "ask"]
     available = f" Available tools: {', '.join(names)}." if names else ""
     return Assessment("refuse", error=f"There is no tool named {call['name']!r}.{available}")
 
@@ -120,12 +123,15 @@ def _delegation(turn: TurnInput, tool: Tool, arguments: dict[str, Any], user: An
         return Assessment("refuse", error=f"Agents may not delegate in a circle: {chain}.")
     if turn.depth + 1 > agora_settings.MAX_DELEGATION_DEPTH:
         return Assessment("refuse", error=f"Delegated too deep: {chain}.")
-    if AgentRun.objects.filter(parent_id=turn.run_id).count() >= agora_settings.MAX_CHILDREN_PER_RUN:
-        return Assessment("refuse", error="This run has delegated as often as it may.")
-    if AgentRun.objects.filter(root_id=turn.root_id).count() >= agora_settings.MAX_RUNS_PER_TREE:
-        return Assessment("refuse", error="This conversation's agents have delegated as often as they may.")
     digest = codec.digest(arguments, identity=tool.identity)
-    return Assessment("run", arguments=arguments, identity=tool.identity, digest=digest, module=tool.module)
+    return Assessment(
+        "run",
+        arguments=arguments,
+        identity=tool.identity,
+        digest=digest,
+        module=tool.module,
+        max_steps=min(target.max_steps or agora_settings.MAX_STEPS, turn.max_steps),
+    )
 
 
 def _preview(turn: TurnInput, call: dict[str, Any], tool: Tool, arguments: dict[str, Any], user: Any) -> str:

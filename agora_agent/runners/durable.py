@@ -16,11 +16,13 @@ from agora_agent.durable.values import (
     Mode,
     SignalInfo,
     Spawn,
+    SpawnRefused,
     StepRefused,
     TaskOutcome,
     TaskSpec,
 )
 from agora_agent.durable.workflow import Engine
+from agora_agent.governance.locking import retrying
 from agora_agent.ids import new_id
 from agora_agent.models import AgentRun, ToolCall, write_alias
 from agora_agent.runners import model_step, tool_step
@@ -29,7 +31,7 @@ from agora_agent.runners.deps import loop_deps
 from agora_agent.runners.replies import read_decision, read_settlement
 from agora_agent.runners.settle import settle
 from agora_agent.runners.sinks import StreamSink
-from agora_agent.runners.start import create_child, create_run
+from agora_agent.runners.start import DelegationRefused, create_child, create_run
 from agora_agent.turn.hooks import (
     AgentLoopDeps,
     ChildOutcome,
@@ -100,11 +102,16 @@ class DurableAgentRunner:
 
     def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
         """Stop the run and its children: at once where nothing executes, else at the next boundary."""
-        with transaction.atomic(using=write_alias()):
-            if not request_cancel(run_id, by, reason):
-                return False
-            self.engine.cancel(run_id, by=by, reason=reason)
-        return True
+        using = write_alias()
+
+        def stop() -> bool:
+            with transaction.atomic(using=using):
+                if not request_cancel(run_id, by, reason):
+                    return False
+                self.engine.cancel(run_id, by=by, reason=reason)
+            return True
+
+        return retrying(stop, using)
 
 
 class AgentRunWorkflow:
@@ -115,10 +122,7 @@ class AgentRunWorkflow:
 
     def run(self, ctx: Context, packed: dict[str, Any]) -> dict[str, Any]:
         """Answer one message."""
-        if "parent" in packed:
-            turn = TurnInput.unpack(packed["parent"]).delegated(ctx.run_id, packed["agent"], packed["task"])
-        else:
-            turn = TurnInput.unpack(packed)
+        turn = _child_turn(ctx.run_id, packed) if "parent" in packed else TurnInput.unpack(packed)
         ending = run_agent_loop(_deps(), turn, DurableHooks(ctx, turn))
         return {"answer": ending.answer}
 
@@ -166,12 +170,12 @@ class DurableHooks:
         """Park until a person says what became of the call."""
         return self._wait(call, lambda: read_settlement(call.pk, call.round))
 
-    def run_agent(self, name: str, agent: str, task: str, call_pk: uuid.UUID) -> ChildOutcome:
+    def run_agent(self, name: str, agent: str, task: str, max_steps: int, call_pk: uuid.UUID) -> ChildOutcome:
         """A tracked child run."""
-        packed = {"parent": self.turn.pack(), "agent": agent, "task": task}
+        packed = {"parent": self.turn.pack(), "agent": agent, "task": task, "maxSteps": max_steps}
         outcome = self.ctx.child(name, WORKFLOW, packed, {"call": call_pk})
-        text = outcome.output["answer"] if outcome.ok else ""
-        status = {"dead": "failed", "refused": "failed"}.get(outcome.status, outcome.status)
+        text = outcome.output["answer"] if outcome.ok else outcome.detail
+        status = "failed" if outcome.status == "dead" else outcome.status
         return ChildOutcome(status, text, outcome.code)
 
     def open_sink(self) -> RunSink:
@@ -220,11 +224,18 @@ def register_agent_workflow(engine: Engine) -> None:
         engine.register_patch(patch)
 
 
+def _child_turn(run_id: uuid.UUID, packed: dict[str, Any]) -> TurnInput:
+    parent = TurnInput.unpack(packed["parent"])
+    return parent.delegated(run_id, packed["agent"], packed["task"], packed["maxSteps"])
+
+
 def on_spawn(spawn: Spawn) -> None:
     """The application's rows of a child, first in the transaction that spawns it."""
     packed = spawn.input
-    turn = TurnInput.unpack(packed["parent"]).delegated(spawn.run_id, packed["agent"], packed["task"])
-    create_child(turn, spawn.parent_id, spawn.data["call"], durable=True)
+    try:
+        create_child(_child_turn(spawn.run_id, packed), spawn.parent_id, spawn.data["call"], durable=True)
+    except DelegationRefused as refusal:
+        raise SpawnRefused(refusal.message, code=refusal.code) from refusal
 
 
 def on_terminal(run_id: uuid.UUID, status: str, code: str, detail: str) -> None:

@@ -32,7 +32,7 @@ from agora_agent.runners.model_step import ModelStep
 from agora_agent.runners.replies import read_decision, read_settlement
 from agora_agent.runners.settle import settle
 from agora_agent.runners.sinks import StreamSink
-from agora_agent.runners.start import create_child, create_run
+from agora_agent.runners.start import DelegationRefused, create_child, create_run
 from agora_agent.runners.tool_step import ToolStep
 from agora_agent.runners.waits import InlineRuns
 from agora_agent.turn.hooks import (
@@ -51,6 +51,8 @@ from agora_agent.turn.runner import AgentRunInput, Decision, ElicitationReply
 logger = logging.getLogger("agora_agent.runners")
 
 MODEL_ATTEMPTS = 3
+#: Threads, and so database connections, of one step's reads.
+PARALLEL_TOOLS = 8
 
 
 class _Refused(Exception):
@@ -127,9 +129,11 @@ class InlineAgentRunner:
         ).start()
 
     def _execute(self, turn: TurnInput) -> None:
+        abort = AbortSignal()
         try:
-            with self.slots.taken():
-                self.execute(turn, AbortSignal())
+            # Held while it waits for its place: a queued run is alive.
+            with self.runs.held(turn.run_id, abort), self.slots.taken():
+                self.execute(turn, abort)
         finally:
             connections.close_all()
 
@@ -238,12 +242,14 @@ class InlineHooks:
         return StepOutcome(True, self._dispatched(self._tool_step, {"call": str(spec.call_pk)}, 1))
 
     def parallel(self, specs: Sequence[ToolStepSpec]) -> list[StepOutcome]:
-        """A thread for each; all settle before any is looked at."""
+        """A thread for each, some at a time; all settle before any is looked at."""
         outcomes: list[StepOutcome | BaseException | None] = [None] * len(specs)
+        places = threading.Semaphore(PARALLEL_TOOLS)
 
         def work(place: int) -> None:
             try:
-                outcomes[place] = self.tool_step(specs[place])
+                with places:
+                    outcomes[place] = self.tool_step(specs[place])
             except BaseException as error:
                 outcomes[place] = error
             finally:
@@ -268,16 +274,19 @@ class InlineHooks:
         """Wait for a person to say what became of the call."""
         return self._wait(call, lambda: read_settlement(call.pk, call.round))
 
-    def run_agent(self, name: str, agent: str, task: str, call_pk: uuid.UUID) -> ChildOutcome:
+    def run_agent(self, name: str, agent: str, task: str, max_steps: int, call_pk: uuid.UUID) -> ChildOutcome:
         """A nested loop with a run row of its own, in this thread."""
-        turn = self.turn.delegated(child_id(self.turn.run_id, name), agent, task)
+        turn = self.turn.delegated(child_id(self.turn.run_id, name), agent, task, max_steps)
         using = write_alias()
 
         def spawn() -> None:
             with transaction.atomic(using=using):
                 create_child(turn, self.turn.run_id, call_pk, durable=False, owner=self.runner.owner)
 
-        retrying(spawn, using)
+        try:
+            retrying(spawn, using)
+        except DelegationRefused as refusal:
+            return ChildOutcome("refused", refusal.message, refusal.code)
         abort = AbortSignal()
         forget = self.abort.on_abort(abort.abort)
         try:

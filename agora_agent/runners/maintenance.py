@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from django.db import connections
 
@@ -14,14 +15,20 @@ from agora_agent.runners.stale import settle_stale
 
 logger = logging.getLogger("agora_agent.runners")
 
+JOBS: tuple[Callable[[], object], ...] = (settle_stale, expire_due)
+
 _lock = threading.Lock()
 _started_in: int | None = None
 
 
 def maintain() -> None:
     """One pass. Safe to run anywhere, any number of times at once: every change is conditional."""
-    settle_stale()
-    expire_due()
+    for job in JOBS:
+        try:
+            job()
+        except Exception:
+            logger.exception("maintenance: %s failed; the next pass tries again", job.__name__)
+            connections.close_all()
 
 
 def start_maintenance() -> None:
@@ -37,10 +44,6 @@ def start_maintenance() -> None:
 def _loop() -> None:
     pause = threading.Event()
     while True:
-        try:
-            maintain()
-        except Exception:
-            logger.exception("maintenance pass failed; the next one tries again")
-        finally:
-            connections.close_all()
+        maintain()
+        connections.close_all()
         pause.wait(agora_settings.SWEEP_SECONDS)

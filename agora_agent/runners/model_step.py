@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from django.db import DatabaseError
 from django.utils.module_loading import import_string
 
 from agora_agent import codec
@@ -17,7 +18,7 @@ from agora_agent.agents.agent import Agent
 from agora_agent.agents.registry import find_tool, get_agent, offered_tools
 from agora_agent.agents.tool import Tool
 from agora_agent.conf import agora_settings, instance
-from agora_agent.exceptions import ModelFailed
+from agora_agent.exceptions import ModelFailed, RunCancelled
 from agora_agent.governance.policy import permitted
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import fresh_user
@@ -65,9 +66,11 @@ class ModelStep:
         """Open the usage row of this attempt and announce the step, in the transaction that claims the task."""
         run_id, step = uuid.UUID(request["runId"]), request["step"]
         run = AgentRun.objects.only("root_id").get(pk=run_id)
-        AgentRun.objects.filter(pk=run_id, status=AgentRun.Status.RUNNING).update(
-            phase=AgentRun.Phase.EXECUTING
-        )
+        alive = AgentRun.objects.filter(
+            pk=run_id, status=AgentRun.Status.RUNNING, cancel_requested_at=None
+        ).update(phase=AgentRun.Phase.EXECUTING)
+        if not alive:
+            raise RunCancelled("the run has ended or is being stopped")
         earlier = Usage.objects.filter(run_id=run_id, step=step, state=Usage.State.OPEN)
         repeated = bool(earlier.update(state=Usage.State.UNKNOWN)) or task.attempt > 1
         Usage.objects.create(run_id=run_id, step=step, attempt=task.attempt)
@@ -86,9 +89,10 @@ class ModelStep:
             ModelFailed: with ``retryable``: the step is to be executed again.
         """
         run_id = uuid.UUID(request["runId"])
-        turn = TurnInput.unpack(AgentRun.objects.values_list("input", flat=True).get(pk=run_id))
+        run = AgentRun.objects.only("input", "actor_id").get(pk=run_id)
+        turn = TurnInput.unpack(run.input)
         agent = get_agent(turn.agent)
-        user = fresh_user(turn.user_id)
+        user = fresh_user(run.actor_id)
         if agent is None:
             return _failed("run_failed", f"no agent {turn.agent!r} in this process")
         if user is None or not user.is_active:
@@ -112,6 +116,11 @@ class ModelStep:
                     raise
                 logger.warning("model call failed", extra={"run_id": str(run_id), "code": error.code})
                 return _failed(error.code, error.message)
+            except DatabaseError:
+                raise  # of the live text: the step is executed again
+            except Exception as error:
+                logger.exception("the provider failed", extra={"run_id": str(run_id)})
+                return _failed("model_failed", type(error).__name__)
             text.flush()
         return _result(answer, agent, turn, task.attempt)
 

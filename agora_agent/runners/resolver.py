@@ -13,7 +13,7 @@ from django.db import connections
 
 from agora_agent.conf import SETTING, agora_settings
 from agora_agent.exceptions import ConfigurationError
-from agora_agent.models import write_alias
+from agora_agent.models import AgentRun, write_alias
 from agora_agent.turn.runner import AgentRunner, DurableState
 
 logger = logging.getLogger("agora_agent.runners")
@@ -99,11 +99,18 @@ def _build_engine() -> Any:
 
 
 def serve_engine() -> None:
-    """Let this process drive durable runs, where its dispatcher says that it does."""
-    if durable_state().on:
+    """Let this process drive durable runs, where its dispatcher says that it does.
+
+    Also with durable runs switched off, as long as earlier ones are live: they go on to their end.
+    """
+    if durable_state().on or _has_live_durable_runs():
         from agora_agent.durable import get_engine
 
         get_engine().serve()
+
+
+def _has_live_durable_runs() -> bool:
+    return not _why_not() and AgentRun.objects.filter(durable=True).live().exists()
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

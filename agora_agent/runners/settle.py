@@ -9,10 +9,11 @@ from django.conf import settings
 
 from agora_agent.db import DbNow
 from agora_agent.exceptions import reader_message
+from agora_agent.governance import audit
 from agora_agent.models import AgentRun, Thread, ToolCall, Usage
 from agora_agent.streaming import frames
 from agora_agent.streaming.frames import FrameData
-from agora_agent.turn.history import UNFINISHED
+from agora_agent.turn.history import UNFINISHED, result_frame
 from agora_agent.turn.hooks import Ending
 
 _Status = ToolCall.Status
@@ -90,15 +91,20 @@ def _end_descendants(run_id: uuid.UUID) -> list[uuid.UUID]:
 
 
 def _settle_calls(run_id: uuid.UUID, status: str) -> Iterator[FrameData]:
-    calls = ToolCall.objects.filter(run_id=run_id).unsettled().order_by("step", "index")
-    for call in calls.only("id", "call_id", "kind", "status", "launched_at"):
-        launched = call.status in (_Status.EXECUTING, _Status.INTERRUPTED)
-        outcome = _Status.INTERRUPTED if launched else status
-        changed = ToolCall.objects.filter(pk=call.pk, status=call.status).update(
-            status=outcome, error=UNFINISHED
-        )
-        if changed:
-            yield FrameData(
-                "tool-result",
-                {"runId": str(run_id), "id": call.call_id, "status": outcome, "error": UNFINISHED},
+    """Settle what is open, and give each announced call the one result frame that it has not had."""
+    calls = ToolCall.objects.filter(run_id=run_id, told=False).order_by("step", "index")
+    for call in calls:
+        if call.status in ToolCall.UNSETTLED:
+            launched = call.status in (_Status.EXECUTING, _Status.INTERRUPTED)
+            outcome = _Status.INTERRUPTED if launched else status
+            changed = ToolCall.objects.filter(pk=call.pk, status=call.status).update(
+                status=outcome, error=UNFINISHED
             )
+            if not changed:  # it landed since we looked
+                call.refresh_from_db()
+            else:
+                call.status, call.error = outcome, UNFINISHED
+                if call.kind == ToolCall.Kind.ACTION:
+                    audit.record(run_id, "settled", content={"callId": call.call_id, "status": outcome})
+        if ToolCall.objects.filter(pk=call.pk, told=False).update(told=True):
+            yield FrameData(*result_frame(call))

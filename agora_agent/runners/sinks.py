@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from agora_agent.agents.tool import EmitComponent
+from agora_agent.governance.locking import retrying
 from agora_agent.ids import new_id
 from agora_agent.models import write_alias
 from agora_agent.streaming import frames
@@ -31,9 +32,14 @@ def component_emitter(stream_id: uuid.UUID, guard: Callable[[], None]) -> EmitCo
 
     def emit(name: str, data: dict[str, Any], id: str | None = None) -> str:  # noqa: A002
         shown = id or str(new_id())
-        with transaction.atomic(using=write_alias()):
-            frames.append(stream_id, [FrameData("component", {"id": shown, "name": name, "data": data})])
-            guard()
+        using = write_alias()
+
+        def write() -> None:
+            with transaction.atomic(using=using):
+                frames.append(stream_id, [FrameData("component", {"id": shown, "name": name, "data": data})])
+                guard()
+
+        retrying(write, using)
         return shown
 
     return emit

@@ -6,22 +6,37 @@ import datetime as dt
 import uuid
 from typing import Any
 
+from django.contrib.auth import get_user_model
+from django.db import connections, router
 from django.db.models import Count, Q
 
 from agora_agent.agents.registry import get_agent
 from agora_agent.codec import clean_text
 from agora_agent.conf import agora_settings
 from agora_agent.db import DbNow
-from agora_agent.exceptions import InvalidInput, LimitExceeded, NotVisible, RunActive
+from agora_agent.exceptions import (
+    AgoraError,
+    InvalidInput,
+    LimitExceeded,
+    NotVisible,
+    RunActive,
+    RunCancelled,
+)
 from agora_agent.governance.rights import fresh_user
 from agora_agent.ids import new_id
-from agora_agent.models import AgentRun, Thread, ToolCall
+from agora_agent.models import AgentRun, Thread, ToolCall, write_alias
 from agora_agent.runners.stale import settle_if_stale
 from agora_agent.streaming import frames
 from agora_agent.turn.hooks import TurnInput
 from agora_agent.turn.runner import AgentRunInput
 
 TITLE_CHARS = 60
+
+
+class DelegationRefused(AgoraError):
+    """The delegated run may not start."""
+
+    code = "limit_exceeded"
 
 
 def create_run(
@@ -32,7 +47,7 @@ def create_run(
     Raises:
         NotVisible, RunActive, InvalidInput, LimitExceeded: see ``AgentRunner.start``.
     """
-    user = fresh_user(run_input.user.pk)
+    user = _lock_actor(run_input.user.pk)
     agent = get_agent(run_input.agent)
     if user is None or agent is None or not agent.may_start(user):
         raise InvalidInput(f"There is no agent {run_input.agent!r} that you may start.")
@@ -68,9 +83,22 @@ def create_run(
 def create_child(
     turn: TurnInput, parent_id: uuid.UUID, call_pk: uuid.UUID, *, durable: bool, owner: str = ""
 ) -> None:
-    """Store a delegated run and its hidden transcript in the open transaction. Its actor is its ancestor's."""
+    """Store a delegated run and its hidden transcript in the open transaction. Its actor is its ancestor's.
+
+    Raises:
+        RunCancelled: the parent has ended or is being stopped.
+        DelegationRefused: run or tree have as many children as they may.
+    """
+    waits = AgentRun.objects.filter(
+        pk=parent_id, status=AgentRun.Status.RUNNING, cancel_requested_at=None
+    ).update(phase=AgentRun.Phase.WAITING)
+    if not waits:
+        raise RunCancelled("the run was ended before it could delegate")
     parent = AgentRun.objects.get(pk=parent_id)
-    AgentRun.objects.filter(pk=parent_id).update(phase=AgentRun.Phase.WAITING)
+    if AgentRun.objects.filter(parent=parent).count() >= agora_settings.MAX_CHILDREN_PER_RUN:
+        raise DelegationRefused("This run has delegated as often as it may.")
+    if AgentRun.objects.filter(root_id=turn.root_id).count() >= agora_settings.MAX_RUNS_PER_TREE:
+        raise DelegationRefused("The agents of this turn have delegated as often as they may.")
     Thread.objects.create(
         pk=turn.thread_id,
         actor_id=parent.actor_id,
@@ -120,6 +148,17 @@ def insert_run(
         owner=owner,
         heartbeat_at=DbNow() if owner else None,
     )
+
+
+def _lock_actor(user_pk: Any) -> Any:
+    """The user, held until the open transaction ends: starts of one actor are counted one after the other."""
+    users = get_user_model()
+    using = write_alias()
+    if router.db_for_write(users) == using:
+        features = connections[using].features
+        locked = users._default_manager.using(using).filter(pk=user_pk)
+        locked.select_for_update(no_key=features.has_select_for_no_key_update).first()
+    return fresh_user(user_pk)
 
 
 def _claim_thread(run_input: AgentRunInput, run_id: uuid.UUID, user: Any, message: str) -> uuid.UUID:

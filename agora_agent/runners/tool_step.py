@@ -17,11 +17,12 @@ from agora_agent.db import DbNow
 from agora_agent.exceptions import RunCancelled, ToolError
 from agora_agent.governance import audit
 from agora_agent.governance.launch import LaunchRefused, gate
+from agora_agent.governance.locking import lock_call, retrying
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import fresh_user
 from agora_agent.models import AgentRun, ToolCall, write_alias
 from agora_agent.runners.model_step import Control, Task
-from agora_agent.runners.sinks import StreamSink, component_emitter
+from agora_agent.runners.sinks import component_emitter
 from agora_agent.turn.hooks import TurnInput
 
 logger = logging.getLogger("agora_agent.runners")
@@ -44,6 +45,8 @@ class ToolStep:
     def claim(self, task: Task, request: dict[str, Any]) -> None:
         """The launch gate, in the transaction that claims the task."""
         call = ToolCall.objects.select_related("run").get(pk=uuid.UUID(request["call"]))
+        if (landed := _landed(call)) is not None:
+            raise self._refuse(landed)
         tool = _tool_of(call)
         try:
             if tool is None:
@@ -64,7 +67,7 @@ class ToolStep:
             return {"status": "failed", "error": f"The tool {call.tool_name!r} does not exist any more."}
         turn = TurnInput.unpack(call.run.input)
         context = ToolContext(
-            user=fresh_user(turn.user_id),
+            user=fresh_user(call.run.actor_id),
             run_id=call.run_id,
             thread_id=turn.thread_id,
             tool_call_id=call.call_id,
@@ -81,8 +84,8 @@ class ToolStep:
                 result = _call(tool, context, call)
         finally:
             stop_clock()
-        if control.abort.aborted and control.abort.reason == "cancelled":
-            _record_late(call, turn, result)
+        if call.kind == ToolCall.Kind.ACTION or control.abort.aborted:
+            _land(call, result)
         return result
 
 
@@ -135,22 +138,38 @@ def _start_clock(tool: Tool, control: Control) -> Callable[[], None]:
     return timer.cancel
 
 
-def _record_late(call: ToolCall, turn: TurnInput, result: dict[str, Any]) -> None:
-    """A tool that ended although its run was being stopped: what really happened must stay visible."""
-    if result["status"] != "executed":
+def _landed(call: ToolCall) -> dict[str, Any] | None:
+    """The result that an earlier execution left on the row before its process died."""
+    if call.status == ToolCall.Status.EXECUTED:
+        return {"status": "executed", "output": call.output}
+    if call.status == ToolCall.Status.FAILED and call.launched_at is not None:
+        return {"status": "failed", "error": call.error}
+    return None
+
+
+def _land(call: ToolCall, result: dict[str, Any]) -> None:
+    """Write what came of the call onto its row at once: what really happened stays visible whatever becomes of the
+    run, which may have been stopped meanwhile."""
+    status = result["status"]
+    if status not in (ToolCall.Status.EXECUTED, ToolCall.Status.FAILED):
         return
-    open_states = (ToolCall.Status.EXECUTING, ToolCall.Status.AUTO_EXECUTED)
-    corrected = (ToolCall.Status.INTERRUPTED, ToolCall.Status.CANCELLED)
-    with transaction.atomic(using=write_alias()):
-        alive = AgentRun.objects.filter(pk=call.run_id).live().exists()
-        changed = ToolCall.objects.filter(
-            pk=call.pk, launched_at__isnull=False, status__in=(*open_states, *corrected)
-        ).update(status=ToolCall.Status.EXECUTED, output=result["output"], error="", executed_at=DbNow())
-        if not changed:
-            return
-        if call.kind == ToolCall.Kind.ACTION:
-            content = {"callId": call.call_id, "status": "executed", "late": True}
-            audit.record(call.run_id, "settled", content=content)
-        if alive:
-            frame = {"runId": str(call.run_id), "id": call.call_id, "status": "executed"}
-            StreamSink(turn.root_id).append(("tool-result", {**frame, "output": result["output"]}))
+    using = write_alias()
+    in_hand = (ToolCall.Status.EXECUTING, ToolCall.Status.AUTO_EXECUTED)
+    ended_first = (ToolCall.Status.INTERRUPTED, ToolCall.Status.CANCELLED)
+
+    def write() -> None:
+        with transaction.atomic(using=using):
+            lock_call(call.pk, using)
+            changed = ToolCall.objects.filter(
+                pk=call.pk, launched_at__isnull=False, status__in=(*in_hand, *ended_first)
+            ).update(
+                status=status,
+                output=result.get("output"),
+                error=result.get("error", ""),
+                executed_at=DbNow(),
+            )
+            if changed and call.kind == ToolCall.Kind.ACTION:
+                content = {"callId": call.call_id, "status": status}
+                audit.record(call.run_id, "settled", content=content)
+
+    retrying(write, using)

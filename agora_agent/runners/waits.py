@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,12 +32,13 @@ class InlineRuns:
         self._held: dict[uuid.UUID, AbortSignal] = {}
         self._waits: dict[str, tuple[uuid.UUID, threading.Event]] = {}
         self._poller: threading.Thread | None = None
-        self._beats = 0
+        self._beaten = 0.0
 
     @contextmanager
     def held(self, run_id: uuid.UUID, abort: AbortSignal) -> Iterator[None]:
         """While inside, this process gives the run's sign of life and hears that it is to stop."""
         with self._lock:
+            outer = self._held.get(run_id)
             self._held[run_id] = abort
             if self._poller is None or not self._poller.is_alive():
                 self._poller = threading.Thread(target=self._poll, name="agora-inline", daemon=True)
@@ -45,7 +47,8 @@ class InlineRuns:
             yield
         finally:
             with self._lock:
-                self._held.pop(run_id, None)
+                if outer is None:
+                    self._held.pop(run_id, None)
                 self._lock.notify_all()
 
     def wait_idle(self, timeout: float) -> bool:
@@ -97,7 +100,7 @@ class InlineRuns:
         me = threading.current_thread()
         stop = threading.Event()
         while True:
-            stop.wait(POLL_SECONDS)
+            stop.wait(min(POLL_SECONDS, agora_settings.LEASE_SECONDS / 6))
             with self._lock:
                 if not self._held:
                     self._poller = None if self._poller is me else self._poller
@@ -124,6 +127,6 @@ class InlineRuns:
             for call_pk, event in waits.values():
                 if call_pk in decided:
                     event.set()
-        self._beats += 1
-        if self._beats % max(1, int(agora_settings.LEASE_SECONDS / 3 / POLL_SECONDS)) == 1:
+        if time.monotonic() - self._beaten >= agora_settings.LEASE_SECONDS / 3:
+            self._beaten = time.monotonic()
             AgentRun.objects.filter(pk__in=live).update(heartbeat_at=DbNow())

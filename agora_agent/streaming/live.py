@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from django.db import OperationalError, connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 from django.db.models import QuerySet
 
 from agora_agent.models import Frame
@@ -72,7 +72,7 @@ class LiveText:
             if time.monotonic() >= self._due:
                 try:
                     self._write()
-                except OperationalError:
+                except (InterfaceError, OperationalError):
                     # Rolled back and still waiting here: the next delta or the end takes it along.
                     logger.warning("live text of run %s is late", self.run_id, exc_info=True)
             elif not self._scheduled:
@@ -86,7 +86,7 @@ class LiveText:
             try:
                 if self._broken is None and time.monotonic() >= self._due:
                     self._write()
-            except OperationalError:
+            except (InterfaceError, OperationalError):
                 logger.warning("live text of run %s is late", self.run_id, exc_info=True)
             except BaseException as error:  # a fence is not an Exception
                 self._broken = error
@@ -100,11 +100,19 @@ class LiveText:
         ready = [self._frame(reasoning, text) for reasoning, text in waiting if text]
         if not ready:
             return
+        try:
+            self._commit(ready)
+        except (InterfaceError, OperationalError):
+            # A deadlock, or a server that hung up during a long pause: once more, on a connection that works.
+            connections[frames.alias()].close_if_unusable_or_obsolete()
+            self._commit(ready)
+        self._waiting = held
+        self._due = time.monotonic() + self._interval
+
+    def _commit(self, ready: list[FrameData]) -> None:
         with transaction.atomic(using=frames.alias()):
             frames.append(self.stream_id, ready)
             self._guard()
-        self._waiting = held
-        self._due = time.monotonic() + self._interval
 
     def _frame(self, reasoning: bool, text: str) -> FrameData:
         if reasoning:

@@ -10,7 +10,7 @@ from agora_agent.db import DbNow
 from agora_agent.exceptions import RunCancelled
 from agora_agent.models import AgentRun, Message, ToolCall
 from agora_agent.turn import history
-from agora_agent.turn.claim import ask_again_step
+from agora_agent.turn.claim import claim_again_step
 from agora_agent.turn.hooks import (
     AgentLoopDeps,
     AgentLoopHooks,
@@ -27,12 +27,9 @@ from agora_agent.turn.hooks import (
 #: A call whose tool keeps changing under it is given up after so many rounds of asking.
 MAX_ROUNDS = 5
 
-_OPEN = (
-    ToolCall.Status.AUTO_EXECUTED,
-    ToolCall.Status.APPROVED,
-    ToolCall.Status.EXECUTING,
-    ToolCall.Status.INTERRUPTED,
-)
+_IN_HAND = (ToolCall.Status.EXECUTING, ToolCall.Status.INTERRUPTED)
+_OPEN = (ToolCall.Status.AUTO_EXECUTED, ToolCall.Status.APPROVED, *_IN_HAND)
+_LANDED = (ToolCall.Status.EXECUTED, ToolCall.Status.FAILED)
 
 
 class StepRecord:
@@ -63,7 +60,10 @@ class Batch:
 
     def run(self, claimed: Sequence[dict[str, Any]]) -> None:
         """Reads side by side; with anything else among them one after the other, in call order."""
-        if len(claimed) > 1 and all(call["kind"] == ToolCall.Kind.READ for call in claimed):
+        side_by_side = all(
+            call["kind"] == ToolCall.Kind.READ and call["verdict"] != "ask" for call in claimed
+        )
+        if len(claimed) > 1 and side_by_side:
             self.hooks.check_cancelled()
             executable = [call for call in claimed if call["verdict"] == "run"]
             outcomes = self.hooks.parallel([self._spec(call) for call in executable]) if executable else []
@@ -92,7 +92,8 @@ class Batch:
             return self._refused(call)
         if call["kind"] == ToolCall.Kind.AGENT:
             return self._delegated(call)
-        for round_number in range(1, MAX_ROUNDS + 1):
+        round_number = 1
+        while True:
             if call["verdict"] == "ask":
                 waiting = WaitingCall(call["pk"], call["id"], call["signalKey"], round_number)
                 decision = self.hooks.await_approval(waiting)
@@ -100,36 +101,41 @@ class Batch:
                     return self._rejected(call)
             suffix = "" if round_number == 1 else f":{round_number}"
             outcome = self._executed(call, suffix)
-            if not self._is_changed(outcome):
+            if not self._is_changed(outcome) or round_number == MAX_ROUNDS:
                 return self._recorded(call, outcome)
-            again = ask_again_step(self.deps, self.turn, self.sink, call, round_number + 1)
-            [call] = self.hooks.group([again])
+            round_number += 1
+            [call] = self.hooks.group([claim_again_step(self.deps, self.turn, self.sink, call, round_number)])
             if call["verdict"] == "refuse":
                 return self._failed(call, call["error"])
-        return self._failed(call, "The tool kept changing while the call waited; nothing was executed.")
 
     def _executed(self, call: dict[str, Any], suffix: str) -> StepOutcome:
         """Execute; while the outcome is unknown, wait for a person to settle it."""
         outcome = self.hooks.tool_step(self._spec(call, suffix))
-        attempt = 1
-        while self._is_unknown(call, outcome):
-            self.hooks.group([self._interrupted(call, f"{suffix}:x{attempt}" if attempt > 1 else suffix)])
-            key = f"{call['signalKey']}:settle" + (f":{attempt}" if attempt > 1 else "")
-            settlement = self.hooks.await_settlement(WaitingCall(call["pk"], call["id"], key, attempt))
+        launch = 1
+        while self._is_unknown(call, outcome, launch):
+            mark = suffix if launch == 1 else f"{suffix}:x{launch}"
+            [landed] = self.hooks.group([self._interrupted(call, mark, outcome)])
+            if landed is not None:
+                return StepOutcome(True, landed)
+            key = f"{call['signalKey']}:settle" + (f":{launch}" if launch > 1 else "")
+            settlement = self.hooks.await_settlement(WaitingCall(call["pk"], call["id"], key, launch))
             match settlement["outcome"]:
                 case "done":
                     return StepOutcome(True, {"status": "executed", "output": settlement.get("output")})
                 case "failed":
                     reason = settlement.get("reason") or "A person recorded this call as failed."
                     return StepOutcome(True, {"status": "failed", "error": reason})
-            attempt += 1
-            outcome = self.hooks.tool_step(self._spec(call, f"{suffix}:x{attempt}"))
+            launch += 1
+            outcome = self.hooks.tool_step(self._spec(call, f"{suffix}:x{launch}"))
         return outcome
 
-    def _is_unknown(self, call: dict[str, Any], outcome: StepOutcome) -> bool:
+    def _is_unknown(self, call: dict[str, Any], outcome: StepOutcome, launch: int) -> bool:
+        """A launch that was refused says nothing of the one before it, whose outcome stays unknown."""
         if outcome.ok:
-            return bool(outcome.value["status"] == "interrupted")
-        return bool(outcome.code == "in_doubt" or (outcome.code == "lost" and call["kind"] == "action"))
+            return outcome.value["status"] == "interrupted" or (
+                launch > 1 and outcome.value["status"] == "refused"
+            )
+        return outcome.code == "in_doubt" or (outcome.code == "lost" and call["kind"] == "action")
 
     def _is_changed(self, outcome: StepOutcome) -> bool:
         return bool(
@@ -141,11 +147,13 @@ class Batch:
 
     def _delegated(self, call: dict[str, Any]) -> LocalStep:
         outcome: ChildOutcome = self.hooks.run_agent(
-            f"agent:{call['id']}", call["name"], call["input"]["task"], call["pk"]
+            f"agent:{call['id']}", call["name"], call["input"]["task"], call["maxSteps"], call["pk"]
         )
         if outcome.status == "completed":
             result = {"status": "executed", "output": {"text": outcome.text}}
             return self._recorded(call, StepOutcome(True, result))
+        if outcome.status == "refused":
+            return self._failed(call, outcome.text)
         why = "was stopped" if outcome.status == "cancelled" else f"failed ({outcome.code or 'run_failed'})"
         return self._failed(call, f"The agent {call['name']!r} {why} before it had an answer.")
 
@@ -160,28 +168,13 @@ class Batch:
         output = value.get("output")
 
         def commit(_: Any) -> None:
-            self._resume()
-            changed = ToolCall.objects.filter(pk=call["pk"], status__in=_OPEN).update(
-                status=ToolCall.Status.EXECUTED, output=output, executed_at=DbNow()
-            )
-            if not changed:
-                self._check_told(call, ToolCall.Status.EXECUTED)
-                return
-            self._audit_settled(call, "executed")
-            self.sink.append(self._result_frame(call, "executed", output=output))
+            self._settle(call, ToolCall.Status.EXECUTED, output=output)
 
         return LocalStep(f"persist:toolexec:{call['id']}", commit)
 
     def _failed(self, call: dict[str, Any], error: str) -> LocalStep:
         def commit(_: Any) -> None:
-            self._resume()
-            changed = ToolCall.objects.filter(pk=call["pk"], status__in=_OPEN).update(
-                status=ToolCall.Status.FAILED, error=error, executed_at=DbNow()
-            )
-            if not changed:
-                raise RunCancelled("the call was settled meanwhile")
-            self._audit_settled(call, "failed")
-            self.sink.append(self._result_frame(call, "failed", error=error))
+            self._settle(call, ToolCall.Status.FAILED, error=error)
 
         return LocalStep(f"persist:toolfail:{call['id']}", commit)
 
@@ -189,29 +182,39 @@ class Batch:
         """The claim has stored the refusal; what is left is to tell."""
 
         def commit(_: Any) -> None:
-            error = ToolCall.objects.values_list("error", flat=True).get(pk=call["pk"])
-            self.sink.append(self._result_frame(call, "failed", error=error))
+            self._resume()
+            self._audit_settled(call, ToolCall.Status.FAILED)
+            self._tell(call)
 
         return LocalStep(f"persist:toolfail:{call['id']}", commit)
 
     def _rejected(self, call: dict[str, Any]) -> LocalStep:
+        """The decision has stored the outcome; what is left is to tell."""
+
         def commit(_: Any) -> None:
             self._resume()
             row = ToolCall.objects.get(pk=call["pk"])
             self._audit_settled(call, row.status)
-            self.sink.append(self._result_frame(call, row.status, error=history.result_of(row)["error"]))
+            self._tell(call)
 
         return LocalStep(f"persist:toolreject:{call['id']}", commit)
 
-    def _interrupted(self, call: dict[str, Any], suffix: str) -> LocalStep:
-        def commit(_: Any) -> None:
-            AgentRun.objects.filter(pk=self.turn.run_id).update(phase=AgentRun.Phase.WAITING)
-            ToolCall.objects.filter(pk=call["pk"], status=ToolCall.Status.EXECUTING).update(
-                status=ToolCall.Status.INTERRUPTED
-            )
-            self._audit_settled(call, "interrupted")
+    def _interrupted(self, call: dict[str, Any], mark: str, outcome: StepOutcome) -> LocalStep:
+        """Nobody knows whether the call had its effect; unless it landed just before its process died."""
 
-        return LocalStep(f"persist:toolinterrupt:{call['id']}{suffix}", commit)
+        def commit(_: Any) -> dict[str, Any] | None:
+            self._resume(AgentRun.Phase.WAITING)
+            unknown = ToolCall.objects.filter(pk=call["pk"], status__in=_IN_HAND)
+            note = outcome.value.get("error", "") if outcome.ok else ""
+            if unknown.update(status=ToolCall.Status.INTERRUPTED, error=note):
+                self._audit_settled(call, ToolCall.Status.INTERRUPTED)
+                return None
+            row = ToolCall.objects.get(pk=call["pk"])
+            if row.status not in _LANDED:
+                raise RunCancelled("the call was settled meanwhile")
+            return {"status": row.status, "output": row.output, "error": row.error}
+
+        return LocalStep(f"persist:toolinterrupt:{call['id']}{mark}", commit)
 
     def _results_step(self) -> LocalStep:
         """``persist:toolresults:i``: every call of the step gets its result onto the message that made it."""
@@ -229,22 +232,32 @@ class Batch:
 
         return LocalStep(f"persist:toolresults:{self.record.index}", commit)
 
-    def _resume(self) -> None:
+    def _settle(self, call: dict[str, Any], status: str, **outcome: Any) -> None:
+        """Bring the row to its outcome, unless the process that executed it has done so already, and tell."""
+        self._resume()
+        changed = ToolCall.objects.filter(pk=call["pk"], status__in=_OPEN).update(
+            status=status, executed_at=DbNow(), **{"error": "", **outcome}
+        )
+        if changed:
+            self._audit_settled(call, status)
+        elif not ToolCall.objects.filter(pk=call["pk"], status=status).exists():
+            raise RunCancelled("the call was settled meanwhile")
+        self._tell(call)
+
+    def _tell(self, call: dict[str, Any]) -> None:
+        """The one result frame of a call, from its row."""
+        if ToolCall.objects.filter(pk=call["pk"], told=False).update(told=True):
+            self.sink.append(history.result_frame(ToolCall.objects.get(pk=call["pk"])))
+
+    def _resume(self, phase: str = "") -> None:
         waits = ToolCall.objects.filter(run_id=self.turn.run_id, status__in=ToolCall.PENDING).exists()
+        phase = phase or (AgentRun.Phase.WAITING if waits else AgentRun.Phase.EXECUTING)
         alive = AgentRun.objects.filter(pk=self.turn.run_id, status=AgentRun.Status.RUNNING).update(
-            phase=AgentRun.Phase.WAITING if waits else AgentRun.Phase.EXECUTING
+            phase=phase
         )
         if not alive:
             raise RunCancelled("the run was ended while a tool ran")
 
-    def _check_told(self, call: dict[str, Any], status: str) -> None:
-        """The tool's own late record may have come first, with its frame; anything else is not ours to write."""
-        if not ToolCall.objects.filter(pk=call["pk"], status=status).exists():
-            raise RunCancelled("the call was settled meanwhile")
-
     def _audit_settled(self, call: dict[str, Any], status: str) -> None:
         if call["kind"] == ToolCall.Kind.ACTION:
             self.deps.audit(self.turn.run_id, "settled", {"callId": call["id"], "status": status})
-
-    def _result_frame(self, call: dict[str, Any], status: str, **outcome: Any) -> Frame:
-        return "tool-result", {"runId": str(self.turn.run_id), "id": call["id"], "status": status, **outcome}

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 from agora_agent.db import database_now
+from agora_agent.exceptions import RunCancelled
 from agora_agent.models import AgentRun, ToolCall
 from agora_agent.turn.hooks import AgentLoopDeps, Assessment, Frame, LocalStep, RunSink, TurnInput
 
@@ -45,7 +46,7 @@ def claim_step(
             error=assessment.error if assessment.verdict == "refuse" else "",
         )
         if assessment.verdict == "ask":
-            AgentRun.objects.filter(pk=turn.run_id).update(phase=AgentRun.Phase.WAITING)
+            _wait(turn)
         row.save(force_insert=True)
         frames: list[Frame] = [
             (
@@ -64,63 +65,82 @@ def claim_step(
         if assessment.verdict == "ask":
             frames.append(approval_frame(row, assessment))
         sink.append(*frames)
-        return {
-            "pk": row.pk,
-            "id": row.call_id,
-            "name": row.tool_name,
-            "kind": row.kind,
-            "verdict": assessment.verdict,
-            "input": row.input,
-            "atMostOnce": row.at_most_once,
-            "queue": assessment.queue,
-            "signalKey": row.signal_key,
-        }
+        return _claimed(row, assessment)
 
     return LocalStep(f"persist:toolcall:{call['id']}", commit, lambda: deps.assess(turn, call))
 
 
-def ask_again_step(
+def claim_again_step(
     deps: AgentLoopDeps, turn: TurnInput, sink: RunSink, claimed: dict[str, Any], round_number: int
 ) -> LocalStep:
-    """``persist:toolcall:<id>:<round>``: the tool is no longer what was approved, so the call asks again."""
+    """``persist:toolcall:<id>:<round>``: the tool is no longer what was claimed, so its gates are asked again."""
 
     def prepare() -> Assessment:
-        call = {key: claimed[key] for key in ("id", "name", "kind", "input")}
+        call = {key: claimed[key] for key in ("id", "name", "kind", "input", "tier", "approver")}
         return deps.assess(turn, call)
 
     def commit(assessment: Assessment) -> dict[str, Any]:
         if assessment.verdict == "refuse":
             return {**claimed, "verdict": "refuse", "error": assessment.error}
-        AgentRun.objects.filter(pk=turn.run_id).update(phase=AgentRun.Phase.WAITING)
+        if assessment.verdict == "ask":
+            _wait(turn)
         row = ToolCall.objects.get(pk=claimed["pk"])
-        row.round = round_number
-        row.status = ToolCall.Status.PENDING_APPROVAL
-        row.input, row.identity, row.digest = assessment.arguments, assessment.identity, assessment.digest
-        row.tier, row.approver = assessment.tier or row.tier, assessment.approver or row.approver
-        row.preview, row.expires_at = assessment.preview, _expiry(assessment)
-        changed = ToolCall.objects.filter(pk=row.pk, status=ToolCall.Status.APPROVED).update(
-            round=row.round,
-            status=row.status,
-            input=row.input,
-            identity=row.identity,
-            digest=row.digest,
-            tier=row.tier,
-            approver=row.approver,
-            preview=row.preview,
-            expires_at=row.expires_at,
-            decided_by=None,
-            decided_ref="",
-            decided_at=None,
-            via="",
-            reason="",
-        )
-        if not changed:
-            return {**claimed, "verdict": "refuse", "error": "The call was settled meanwhile."}
-        deps.audit(turn.run_id, "requested", _audited(row))
-        sink.append(approval_frame(row, assessment))
-        return {**claimed, "verdict": "ask", "input": row.input, "signalKey": row.signal_key}
+        fields = {
+            "round": round_number,
+            "status": _STATUS[assessment.verdict],
+            "input": assessment.arguments,
+            "identity": assessment.identity,
+            "digest": assessment.digest,
+            "module": assessment.module[:190],
+            "tier": assessment.tier,
+            "approver": assessment.approver,
+            "preview": assessment.preview,
+            "at_most_once": assessment.at_most_once,
+            "expires_at": _expiry(assessment),
+            "decided_by": None,
+            "decided_ref": "",
+            "decided_at": None,
+            "via": "",
+            "reason": "",
+        }
+        unlaunched = (ToolCall.Status.APPROVED, ToolCall.Status.AUTO_EXECUTED)
+        if not ToolCall.objects.filter(pk=row.pk, status__in=unlaunched).update(**fields):
+            raise RunCancelled("the call was settled meanwhile")
+        for name, value in fields.items():
+            setattr(row, name, value)
+        if row.kind == ToolCall.Kind.ACTION:
+            deps.audit(turn.run_id, "requested", _audited(row))
+        if assessment.verdict == "ask":
+            sink.append(approval_frame(row, assessment))
+        return _claimed(row, assessment)
 
     return LocalStep(f"persist:toolcall:{claimed['id']}:{round_number}", commit, prepare)
+
+
+def _claimed(row: ToolCall, assessment: Assessment) -> dict[str, Any]:
+    """What the loop steers by from here on, as journaled."""
+    return {
+        "pk": row.pk,
+        "id": row.call_id,
+        "name": row.tool_name,
+        "kind": row.kind,
+        "verdict": assessment.verdict,
+        "input": row.input,
+        "tier": row.tier,
+        "approver": row.approver,
+        "atMostOnce": row.at_most_once,
+        "queue": assessment.queue,
+        "maxSteps": assessment.max_steps,
+        "signalKey": row.signal_key,
+    }
+
+
+def _wait(turn: TurnInput) -> None:
+    waits = AgentRun.objects.filter(pk=turn.run_id, status=AgentRun.Status.RUNNING).update(
+        phase=AgentRun.Phase.WAITING
+    )
+    if not waits:
+        raise RunCancelled("the run was ended before its call could wait")
 
 
 def approval_frame(row: ToolCall, assessment: Assessment) -> Frame:

@@ -10,16 +10,21 @@ import json
 import uuid
 from typing import Any
 
+from django.db.models import F
+
 from agora_agent.models import Message, Thread, ToolCall
 from agora_agent.plain import to_wire
 
 UNFINISHED = "This call was not completed: the run ended first. Nothing is known of an effect."
 
 
+def lock_thread(thread_id: uuid.UUID) -> None:
+    """Hold the thread's row until the open transaction ends: the first lock of everything that ends or moves a run."""
+    Thread.objects.filter(pk=thread_id).update(last_seq=F("last_seq"))
+
+
 def next_seq(thread_id: uuid.UUID) -> int:
     """Reserve the next message number of the thread. Its row lock orders the writers."""
-    from django.db.models import F
-
     Thread.objects.filter(pk=thread_id).update(last_seq=F("last_seq") + 1)
     number: int = Thread.objects.values_list("last_seq", flat=True).get(pk=thread_id)
     return number
@@ -42,6 +47,13 @@ def result_of(call: ToolCall) -> dict[str, Any]:
             if call.status in ToolCall.UNSETTLED and call.status != ToolCall.Status.INTERRUPTED:
                 result["status"] = ToolCall.Status.CANCELLED.value
     return result
+
+
+def result_frame(call: ToolCall) -> tuple[str, dict[str, Any]]:
+    """The ``tool-result`` frame of a settled call, as its row tells it."""
+    result = result_of(call)
+    told: dict[str, Any] = {key: result[key] for key in ("output", "error") if key in result}
+    return "tool-result", {"runId": str(call.run_id), "id": call.call_id, "status": result["status"], **told}
 
 
 EXPIRED = "Nobody decided in time: the request expired and nothing was executed."

@@ -37,7 +37,7 @@ class TurnInput:
         """As journaled."""
         return {**self.__dict__, "path": list(self.path)}
 
-    def delegated(self, run_id: uuid.UUID, agent: str, task: str) -> TurnInput:
+    def delegated(self, run_id: uuid.UUID, agent: str, task: str, max_steps: int) -> TurnInput:
         """The input of the child run ``run_id`` that this turn hands ``task`` to."""
         return replace(
             self,
@@ -46,6 +46,7 @@ class TurnInput:
             agent=agent,
             persona="",
             message=task,
+            max_steps=max_steps,
             depth=self.depth + 1,
             path=(*self.path, agent),
         )
@@ -90,7 +91,7 @@ class StepOutcome(NamedTuple):
 
 
 class ChildOutcome(NamedTuple):
-    """How a delegated run ended. ``status`` is the run's."""
+    """How a delegated run ended. ``status`` is the run's, or "refused": it was not started, ``text`` says why."""
 
     status: str
     text: str
@@ -148,6 +149,8 @@ class Assessment:
     waiting_for: tuple[str, ...] = ()
     at_most_once: bool = False
     queue: str = "default"
+    #: For a delegation: how many steps the other agent may take.
+    max_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class AgentLoopHooks(Protocol):
     def await_settlement(self, call: WaitingCall) -> dict[str, Any]:
         """Wait for a person to settle a call whose outcome is unknown."""
 
-    def run_agent(self, name: str, agent: str, task: str, call_pk: uuid.UUID) -> ChildOutcome:
+    def run_agent(self, name: str, agent: str, task: str, max_steps: int, call_pk: uuid.UUID) -> ChildOutcome:
         """Run another agent as a tracked child run and wait for its end."""
 
     def open_sink(self) -> RunSink:

@@ -108,6 +108,7 @@ def _begin(turn: TurnInput, hooks: AgentLoopHooks) -> dict[str, Any]:
     select = hooks.patched(HISTORY_SELECT)
 
     def begin(_: Any) -> None:
+        history.lock_thread(turn.thread_id)
         begun = AgentRun.objects.filter(pk=turn.run_id, status=AgentRun.Status.RUNNING).update(
             phase=AgentRun.Phase.EXECUTING, started_at=DbNow()
         )
@@ -156,17 +157,11 @@ def _record_answer(
     index, result = record.index, record.result
 
     def store_assistant(_: Any) -> None:
-        seq = history.next_seq(turn.thread_id)
-        alive = AgentRun.objects.filter(pk=turn.run_id, status=AgentRun.Status.RUNNING).update(
-            steps=index + 1, model=result["model"][:190]
-        )
-        if not alive:
-            raise RunCancelled("the run was ended during a model call")
         if result["text"] or result["calls"]:
             Message.objects.create(
                 thread_id=turn.thread_id,
                 run_id=turn.run_id,
-                seq=seq,
+                seq=history.next_seq(turn.thread_id),
                 role=Message.Role.ASSISTANT,
                 content=clean_text(result["text"]),
                 tool_calls=[
@@ -178,7 +173,17 @@ def _record_answer(
         if not result["calls"]:
             sink.append(record.finish_frame(turn.run_id))
 
+    def store_usage(_: Any) -> None:
+        # Thread, run, usage: the order in which whatever ends the run takes them too.
+        history.lock_thread(turn.thread_id)
+        alive = AgentRun.objects.filter(pk=turn.run_id, status=AgentRun.Status.RUNNING).update(
+            steps=index + 1, model=result["model"][:190]
+        )
+        if not alive:
+            raise RunCancelled("the run was ended during a model call")
+        deps.record_usage(turn.run_id, index, result)
+
     return [
-        LocalStep(f"persist:usage:{index}", lambda _: deps.record_usage(turn.run_id, index, result)),
+        LocalStep(f"persist:usage:{index}", store_usage),
         LocalStep(f"persist:assistant:{index}", store_assistant),
     ]

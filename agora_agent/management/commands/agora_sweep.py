@@ -12,12 +12,13 @@ from django.db import close_old_connections
 
 from agora_agent.durable import get_engine
 from agora_agent.exceptions import ConfigurationError
+from agora_agent.runners.maintenance import maintain
 
 
 class Command(BaseCommand):
     """For deployments whose processes do not sweep themselves: a broker's, or a cron job."""
 
-    help = "Takes over runs and steps of dead processes and sends lost hints again."
+    help = "Takes over runs and steps of dead processes, sends lost hints again, expires what nobody decided."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Once or for good."""
@@ -47,6 +48,7 @@ class Command(BaseCommand):
                 signal.signal(number, handler)
 
     def _sweep(self) -> list[str]:
+        maintain()
         report = asdict(get_engine().sweep())
         errors: list[str] = report.pop("errors")
         changed = ", ".join(f"{name} {count}" for name, count in report.items() if count)

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from agora_agent.conf import agora_settings
 from agora_agent.durable import get_engine
 from agora_agent.exceptions import ConfigurationError
+from agora_agent.runners.maintenance import start_maintenance
 
 
 class Command(BaseCommand):
@@ -52,6 +53,7 @@ class Command(BaseCommand):
         }
         try:
             engine.serve(poll_seconds=agora_settings.WORKER_POLL_SECONDS)
+            start_maintenance()
             queues = ", ".join(sorted(engine.queues)) if engine.queues else "all"
             self.stdout.write(f"agora_worker: {engine.threads} threads, queues: {queues}")
             stop.wait()
