@@ -17,7 +17,14 @@ from agora_agent.durable.failures import backoff, describe, is_error
 from agora_agent.durable.leases import Held
 from agora_agent.durable.models import Run, Task
 from agora_agent.durable.taskstore import QUEUED, RUNNING
-from agora_agent.durable.values import StepControl, StepHandler, StepRefused, TaskInfo, TaskOutcome
+from agora_agent.durable.values import (
+    PreparedStep,
+    StepControl,
+    StepHandler,
+    StepRefused,
+    TaskInfo,
+    TaskOutcome,
+)
 from agora_agent.exceptions import ControlFlow, Fenced, RunCancelled
 
 if TYPE_CHECKING:
@@ -82,6 +89,8 @@ class Execution:
     def run(self) -> bool:
         """Claim, work, record; False if the claim was not to be had."""
         try:
+            if isinstance(self._handler, PreparedStep):
+                self._handler.prepare(self._info, self._request)
             self._claim()
         except _NotClaimed:
             return False

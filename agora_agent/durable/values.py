@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from agora_agent.abort import AbortSignal
 from agora_agent.exceptions import AgoraError
@@ -88,8 +88,16 @@ class StepHandler(Protocol):
         """Does the work, outside any transaction."""
 
 
+@runtime_checkable
+class PreparedStep(StepHandler, Protocol):
+    """A handler that has something to ask before its task is claimed: code that may be slow, or not ours."""
+
+    def prepare(self, task: TaskInfo, request: Any) -> None:
+        """Runs before the claim's transaction, once for each attempt; may raise :class:`StepRefused`."""
+
+
 class StepRefused(Exception):
-    """Raised by ``StepHandler.claim``: nothing runs, the task's result is ``value``."""
+    """Raised by ``prepare`` or ``claim`` of a handler: nothing runs, the task's result is ``value``."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -7,19 +7,30 @@ import uuid
 from typing import Any, Literal
 
 from agora_agent import codec
+from agora_agent.agents.agent import Agent
 from agora_agent.agents.registry import find_tool, get_agent
+from agora_agent.agents.tool import Tool
 from agora_agent.conf import agora_settings
 from agora_agent.db import database_now
 from agora_agent.exceptions import AgoraError
 from agora_agent.governance import audit
 from agora_agent.governance.locking import lock_call
 from agora_agent.governance.ownership import may_decide, may_settle
-from agora_agent.governance.policy import permitted
+from agora_agent.governance.policy import agreed, declared
 from agora_agent.governance.rights import fresh_user
 from agora_agent.governance.standing import outcome_of, settlement_of
 from agora_agent.models import Decision, ToolCall, write_alias
 
 RefusalCode = Literal["changed", "missing", "not_permitted", "not_active", "expired", "withdrawn"]
+
+
+_MAY_RUN = (
+    ToolCall.Status.APPROVED,
+    ToolCall.Status.AUTO_EXECUTED,
+    ToolCall.Status.EXECUTING,
+    ToolCall.Status.INTERRUPTED,
+)
+_NOT_PERMITTED = "The requester may not use this tool any more."
 
 
 class LaunchRefused(AgoraError):
@@ -30,8 +41,25 @@ class LaunchRefused(AgoraError):
         self.code = code
 
 
+def precheck(call_pk: uuid.UUID) -> None:
+    """Ask the project's policy about a launch, before the transaction in which :func:`gate` says the rest.
+
+    Raises:
+        LaunchRefused: ``not_permitted``: the project's policy does not let the run's user use the tool now.
+    """
+    call = ToolCall.objects.select_related("run").filter(pk=call_pk).first()
+    agent = None if call is None else get_agent(call.run.agent)
+    tool = None if call is None or agent is None else _tool(agent, call)
+    if call is None or call.status not in _MAY_RUN or tool is None or tool.identity != call.identity:
+        return  # the gate has more to say about that
+    if not agreed(tool, fresh_user(call.run.actor_id), agent):
+        raise LaunchRefused("not_permitted", _NOT_PERMITTED)
+
+
 def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
     """Let a call through, in the open transaction that claims its execution, and take note of the launch.
+
+    Looks at rows and at rights as they are now, and runs no policy of the project: that is :func:`precheck`.
 
     Args:
         call_pk: the call.
@@ -65,13 +93,17 @@ def gate(call_pk: uuid.UUID, *, identity: str) -> ToolCall:
 
 def _check_actor(call: ToolCall) -> None:
     agent = get_agent(call.run.agent)
-    tool = None if agent is None else find_tool(agent, call.tool_name, call.run.persona or None)
+    tool = None if agent is None else _tool(agent, call)
     if tool is None:
         raise LaunchRefused("missing", f"There is no tool {call.tool_name!r} here.")
     if tool.kind == "action" and call.kind != ToolCall.Kind.ACTION:
         raise LaunchRefused("changed", "What was called unasked has an effect now.")
-    if not permitted(tool, fresh_user(call.run.actor_id), agent):
-        raise LaunchRefused("not_permitted", "The requester may not use this tool any more.")
+    if not declared(tool, fresh_user(call.run.actor_id), agent):
+        raise LaunchRefused("not_permitted", _NOT_PERMITTED)
+
+
+def _tool(agent: Agent, call: ToolCall) -> Tool | None:
+    return find_tool(agent, call.tool_name, call.run.persona or None)
 
 
 def _authority(call: ToolCall, now: dt.datetime) -> tuple[dict[str, Any], dt.datetime]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Protocol
@@ -22,6 +23,8 @@ __all__ = [
     "DeclaredToolPolicy",
     "Requirement",
     "ToolPolicy",
+    "agreed",
+    "declared",
     "fresh_user",
     "permitted",
     "required",
@@ -83,15 +86,39 @@ class DeclaredApprovalPolicy:
 
 def permitted(tool: Tool | None, user: Any, agent: Agent | None) -> bool:
     """True if ``user`` may use ``tool`` in ``agent`` now: what is declared, then the project's policy."""
+    return declared(tool, user, agent) and agreed(tool, user, agent)
+
+
+def declared(tool: Tool | None, user: Any, agent: Agent | None) -> bool:
+    """True if what is declared lets ``user`` use ``tool`` in ``agent`` now. Asks no policy of the project."""
+    return _allows(DeclaredToolPolicy, tool, user, agent)
+
+
+def agreed(tool: Tool | None, user: Any, agent: Agent | None) -> bool:
+    """True if the project's own policy, where there is one, lets ``user`` use ``tool`` in ``agent`` now.
+
+    Its code may take its time: never inside a transaction.
+    """
+    return _allows(_projects_policy, tool, user, agent)
+
+
+class _NoObjection:
+    def allows(self, tool: Tool, user: Any, agent: Agent) -> bool:
+        return True
+
+
+def _projects_policy() -> ToolPolicy:
+    configured: ToolPolicy = instance("TOOL_POLICY")
+    # A project without one of its own has nothing to add to what is declared.
+    return _NoObjection() if type(configured) is DeclaredToolPolicy else configured
+
+
+def _allows(policy: Callable[[], ToolPolicy], tool: Tool | None, user: Any, agent: Agent | None) -> bool:
     if tool is None or agent is None or user is None:
         return False
-    policies: list[ToolPolicy] = [DeclaredToolPolicy()]
     try:
-        configured = instance("TOOL_POLICY")
-        if type(configured) is not DeclaredToolPolicy:
-            policies.append(configured)
         with acting():
-            return all(policy.allows(tool, user, agent) is True for policy in policies)
+            return policy().allows(tool, user, agent) is True
     except Exception:
         logger.exception("The tool policy failed: %s is denied.", tool.name)
         return False

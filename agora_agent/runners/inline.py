@@ -327,6 +327,8 @@ class InlineHooks:
                 step.claim(task, request)
 
         try:
+            if hasattr(step, "prepare"):
+                step.prepare(task, request)
             retrying(claim, using)
         except _Refused as refused:
             return refused.value

@@ -16,7 +16,7 @@ from agora_agent.agents.tool import InvalidToolInput, Tool, ToolContext
 from agora_agent.db import DbNow
 from agora_agent.exceptions import RunCancelled, ToolError
 from agora_agent.governance import audit
-from agora_agent.governance.launch import LaunchRefused, gate
+from agora_agent.governance.launch import LaunchRefused, gate, precheck
 from agora_agent.governance.locking import lock_call, retrying
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import fresh_user
@@ -42,6 +42,13 @@ class ToolStep:
         """
         self._refuse = refuse
 
+    def prepare(self, task: Task, request: dict[str, Any]) -> None:
+        """The project's own policy, before the transaction that claims the task."""
+        try:
+            precheck(uuid.UUID(request["call"]))
+        except LaunchRefused as refusal:
+            raise self._refused(refusal) from refusal
+
     def claim(self, task: Task, request: dict[str, Any]) -> None:
         """The launch gate, in the transaction that claims the task."""
         call = ToolCall.objects.select_related("run").get(pk=uuid.UUID(request["call"]))
@@ -53,11 +60,13 @@ class ToolStep:
                 raise LaunchRefused("missing", f"The tool {call.tool_name!r} does not exist any more.")
             gate(call.pk, identity=tool.identity)
         except LaunchRefused as refusal:
-            result = {"status": "refused", "code": refusal.code, "error": refusal.message}
-            raise self._refuse(result) from refusal
+            raise self._refused(refusal) from refusal
         AgentRun.objects.filter(pk=call.run_id, status=AgentRun.Status.RUNNING).update(
             phase=AgentRun.Phase.EXECUTING
         )
+
+    def _refused(self, refusal: LaunchRefused) -> BaseException:
+        return self._refuse({"status": "refused", "code": refusal.code, "error": refusal.message})
 
     def run(self, task: Task, request: dict[str, Any], control: Control) -> dict[str, Any]:
         """Call the handler with the stored arguments."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 from django.contrib.auth.models import Group
@@ -126,6 +128,66 @@ def test_a_refused_step_runs_nothing_and_its_value_is_recorded(make_engine, begi
     engine.drive(run)
     assert outcome_of(engine, run).value == {"status": "refused", "why": "permission withdrawn"}
     assert (handler.ran, Group.objects.count(), task_of(run).status) == ([], 0, "done")
+
+
+@dataclass
+class Asking(Handler):
+    """A handler that asks before the claim."""
+
+    ask: Callable[..., None] = lambda task, request: None
+
+    def prepare(self, task, request):
+        self.ask(task, request)
+
+
+@committed
+def test_what_a_step_asks_first_is_asked_before_the_claim_and_holds_nothing(make_engine, begin):
+    seen = []
+
+    def look(when):
+        def look(task, request):
+            seen.append((when, connection.in_atomic_block, task.attempt, request, task_of(run).status))
+
+        return look
+
+    handler = Asking(ask=look("prepare"), gate=look("claim"))
+    engine = make_engine(workflows=one(TaskSpec("t", "work", 7)), steps=[handler])
+    run = begin(engine)
+    engine.drive(run)
+    assert seen == [("prepare", False, 1, 7, "queued"), ("claim", True, 1, 7, "queued")]
+    assert outcome_of(engine, run).value == 7
+
+
+@pytest.mark.parametrize("mode", ["at_least_once", "at_most_once"])
+def test_a_step_that_is_refused_before_its_claim_is_never_claimed(make_engine, begin, mode):
+    def refuse(task, request):
+        raise StepRefused("no")
+
+    claimed = []
+    handler = Asking(ask=refuse, gate=lambda task, request: claimed.append(task))
+    engine = make_engine(workflows=one(TaskSpec("t", "work", mode=mode)), steps=[handler])
+    run = begin(engine)
+    engine.drive(run)
+    assert outcome_of(engine, run) == TaskOutcome(True, "no")
+    assert (handler.ran, claimed, task_of(run).status) == ([], [], "done")
+
+
+def test_a_step_that_fails_before_its_claim_is_tried_again_as_any_other(make_engine, begin):
+    tries = []
+
+    def ask(task, request):
+        tries.append(task.attempt)
+        if len(tries) == 1:
+            raise ModelFailed(retryable=True)
+        raise RuntimeError("no idea")
+
+    handler = Asking(ask=ask)
+    engine = make_engine(workflows=one(TaskSpec("t", "work")), steps=[handler])
+    run = begin(engine)
+    engine.run_due()
+    Task.objects.update(available_at=DbNow())
+    engine.run_due()
+    assert (outcome_of(engine, run).code, tries, handler.ran) == ("step_failed", [1, 2], [])
 
 
 def test_a_failing_step_is_an_outcome_and_leaves_its_siblings_alone(make_engine, begin):

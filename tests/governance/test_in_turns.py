@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 
 from agora_agent.agents.agent import Agent
 from agora_agent.agents.registry import register
@@ -97,6 +99,50 @@ def test_a_yes_is_worth_nothing_when_its_giver_has_lost_the_right_before_the_eff
     call.refresh_from_db()
     assert (call.status, call.launched_at, DONE) == ("failed", None, [])
     assert "launched" not in actions(call.run)
+
+
+class Watching:
+    """A project's policy that notes where it is asked, and changes its mind."""
+
+    answer = True
+    in_transaction: list[bool] = []
+
+    def allows(self, tool: Any, user: Any, agent: Any) -> bool:
+        self.in_transaction.append(connection.in_atomic_block)
+        list(type(user).objects.raw("SELECT 1 AS id" if self.answer else "SELECT no_such FROM nowhere"))
+        return self.answer
+
+
+@pytest.fixture
+def watching(settings: Any) -> Iterator[type[Watching]]:
+    settings.AGORA_AGENT = {**settings.AGORA_AGENT, "TOOL_POLICY": "tests.governance.test_in_turns.Watching"}
+    Watching.in_transaction.clear()
+    yield Watching
+    Watching.answer = True
+
+
+def test_a_projects_policy_is_asked_again_before_the_effect_and_never_inside_a_transaction(
+    people: Any, watching: type[Watching], either_runner: str
+) -> None:
+    run, [call] = begin(people, ("pay", {"to": "b"}))
+    parked = len(watching.in_transaction)
+    say(people.carol, call)
+    assert ended(run.pk).status == "completed"
+    assert DONE == ["b"]
+    assert len(watching.in_transaction) > parked
+    assert not any(watching.in_transaction)
+
+
+def test_a_projects_policy_that_fails_before_the_effect_is_a_no(
+    people: Any, watching: type[Watching], either_runner: str
+) -> None:
+    run, [call] = begin(people, ("pay", {"to": "b"}))
+    watching.answer = False
+    say(people.carol, call)
+    assert ended(run.pk).status == "completed"
+    call.refresh_from_db()
+    assert (call.status, call.launched_at, DONE) == ("failed", None, [])
+    assert "launched" not in actions(run)
 
 
 def test_a_wake_up_without_a_decision_is_no_decision(people: Any, either_runner: str) -> None:

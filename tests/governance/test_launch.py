@@ -13,7 +13,7 @@ from agora_agent import codec
 from agora_agent.agents.agent import Agent, Persona
 from agora_agent.agents.registry import clear, find_tool, register
 from agora_agent.governance.decisions import decide, settle
-from agora_agent.governance.launch import LaunchRefused, gate
+from agora_agent.governance.launch import LaunchRefused, gate, precheck
 from agora_agent.models import AgentRun, AuditEntry, Decision, ToolCall
 from tests.governance.rows import ago, at, grant, park, start
 
@@ -267,3 +267,33 @@ def test_one_who_may_not_settle_any_more_lets_nothing_run_again(people: Any) -> 
     settle(at(people.gina), call_id="c1", outcome="again")
     people.gina.user_permissions.clear()
     assert refusal(call) == "withdrawn"
+
+
+class Never:
+    """A project's policy that says no."""
+
+    def allows(self, tool: Any, user: Any, agent: Any) -> bool:
+        return False
+
+
+def test_a_projects_policy_is_asked_by_the_precheck_and_not_by_the_gate(people: Any) -> None:
+    call = approved(people.alice, people.carol)
+    precheck(call.pk)
+    with override_settings(AGORA_AGENT={"TOOL_POLICY": Never}):
+        with pytest.raises(LaunchRefused) as refused:
+            precheck(call.pk)
+        assert refused.value.code == "not_permitted"
+        assert launch(call).status == "executing"
+
+
+def test_a_precheck_leaves_what_has_changed_to_the_gate(people: Any, counter: Agent) -> None:
+    call = approved(people.alice, people.carol)
+    with override_settings(AGORA_AGENT={"TOOL_POLICY": Never}):
+        ToolCall.objects.filter(pk=call.pk).update(identity=call.identity + "x")
+        precheck(call.pk)
+        ToolCall.objects.filter(pk=call.pk).update(identity=call.identity, status="executed")
+        precheck(call.pk)
+        ToolCall.objects.filter(pk=call.pk).update(status="approved")
+        clear()
+        precheck(call.pk)
+    assert refusal(call) == "missing"
