@@ -205,8 +205,11 @@ class Batch:
         def commit(_: Any) -> dict[str, Any] | None:
             self._resume(AgentRun.Phase.WAITING)
             unknown = ToolCall.objects.filter(pk=call["pk"], status__in=_IN_HAND)
-            note = outcome.value.get("error", "") if outcome.ok else ""
-            if unknown.update(status=ToolCall.Status.INTERRUPTED, error=note):
+            found: dict[str, Any] = {"error": ""}
+            if outcome.ok and outcome.value["status"] == "refused":
+                # The settlement that asked for this launch is used up: the next one counts from here.
+                found = {"error": outcome.value["error"], "launched_at": DbNow()}
+            if unknown.update(status=ToolCall.Status.INTERRUPTED, **found):
                 self._audit_settled(call, ToolCall.Status.INTERRUPTED)
                 return None
             row = ToolCall.objects.get(pk=call["pk"])
