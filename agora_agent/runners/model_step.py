@@ -73,7 +73,9 @@ class ModelStep:
             raise RunCancelled("the run has ended or is being stopped")
         earlier = Usage.objects.filter(run_id=run_id, step=step, state=Usage.State.OPEN)
         repeated = bool(earlier.update(state=Usage.State.UNKNOWN)) or task.attempt > 1
-        Usage.objects.create(run_id=run_id, step=step, attempt=task.attempt)
+        # A row that is there already means that another process has this task: its claim fails a moment later.
+        row = Usage(run_id=run_id, step=step, attempt=task.attempt)
+        Usage.objects.bulk_create([row], ignore_conflicts=True)
         announced = step_start(run.root_id, run_id, step) if repeated else 0
         if announced:
             rewind(run.root_id, run_id, announced)
