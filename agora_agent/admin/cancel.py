@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+logger = logging.getLogger("agora_agent.admin")
+
 CANCEL_ANY = "agora_agent.cancel_any_run"
 #: Runs that one bulk cancel takes; the rest stay selected for another go.
 AT_ONCE = 100
@@ -48,7 +51,7 @@ class CancelMixin(_Base):
             raise PermissionDenied
         back = self.url("agora_agent_agentrun_change", run.pk)
         if request.method == "POST":
-            outcome = self.cancel_one(request, run, request.POST.get("reason", ""))
+            outcome = self.cancel_one(request, run)
             level, text = _SINGLE[outcome]
             self.message_user(request, text % {"run": short_id(run.pk)}, level)
             return HttpResponseRedirect(back)
@@ -69,15 +72,14 @@ class CancelMixin(_Base):
         )
         return TemplateResponse(request, "admin/agora_agent/agentrun/cancel.html", context)
 
-    def cancel_one(self, request: HttpRequest, run: AgentRun, reason: str = "") -> str:
+    def cancel_one(self, request: HttpRequest, run: AgentRun) -> str:
         """Cancel one run through its runner: "cancelled", "ended", "forbidden" or "failed"."""
         if not self.may_cancel(request, run):
             return "forbidden"
         try:
-            done = runner.get(run.durable).cancel(
-                run.pk, by=principal_of(request).ref, reason=reason.strip()[:500]
-            )
+            done = runner.get(run.durable).cancel(run.pk, principal=principal_of(request))
         except AgoraError:
+            logger.exception("a run could not be cancelled", extra={"run_id": str(run.pk)})
             return "failed"
         if not done:
             return "ended"
@@ -102,8 +104,7 @@ class CancelMixin(_Base):
                 back=self.url("agora_agent_agentrun_changelist"),
             )
             return TemplateResponse(request, "admin/agora_agent/agentrun/cancel_selected.html", context)
-        reason = request.POST.get("reason", "")
-        counts = Counter(self.cancel_one(request, run, reason) for run in runs)
+        counts = Counter(self.cancel_one(request, run) for run in runs)
         parts = [_plural(outcome, n) % {"n": n} for outcome in _ORDER if (n := counts[outcome])]
         level = messages.SUCCESS if counts["cancelled"] else messages.WARNING
         self.message_user(request, ", ".join(parts) + ".", level)

@@ -23,6 +23,7 @@ from agora_agent.durable.values import (
 )
 from agora_agent.durable.workflow import Engine
 from agora_agent.governance.locking import retrying
+from agora_agent.governance.principal import Principal
 from agora_agent.ids import new_id
 from agora_agent.models import AgentRun, ToolCall, write_alias
 from agora_agent.runners import model_step, tool_step
@@ -100,15 +101,18 @@ class DurableAgentRunner:
         """The age of the engine's oldest due run."""
         return self.engine.health()["oldest_ready_seconds"] or None
 
-    def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
+    def cancel(
+        self, run_id: uuid.UUID, *, by: str = "", reason: str = "", principal: Principal | None = None
+    ) -> bool:
         """Stop the run and its children: at once where nothing executes, else at the next boundary."""
         using = write_alias()
 
         def stop() -> bool:
             with transaction.atomic(using=using):
-                if not request_cancel(run_id, by, reason):
+                asked_by = request_cancel(run_id, by, principal)
+                if asked_by is None:
                     return False
-                self.engine.cancel(run_id, by=by, reason=reason)
+                self.engine.cancel(run_id, by=asked_by, reason=reason)
             return True
 
         return retrying(stop, using)

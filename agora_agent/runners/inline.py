@@ -23,6 +23,7 @@ from agora_agent.conf import agora_settings
 from agora_agent.db import database_now
 from agora_agent.exceptions import Busy, Fenced, ModelFailed, RunCancelled, is_control_flow
 from agora_agent.governance.locking import retrying
+from agora_agent.governance.principal import Principal
 from agora_agent.ids import child_id
 from agora_agent.models import AgentRun, write_alias
 from agora_agent.runners.cancel import request_cancel
@@ -107,16 +108,19 @@ class InlineAgentRunner:
         since = queued.aggregate(since=Min("created_at"))["since"]
         return None if since is None else (database_now(write_alias()) - since).total_seconds()
 
-    def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
+    def cancel(
+        self, run_id: uuid.UUID, *, by: str = "", reason: str = "", principal: Principal | None = None
+    ) -> bool:
         """Settle the run and its children now; what this process executes for them is aborted at once."""
         using = write_alias()
 
         def stop() -> list[uuid.UUID]:
             with transaction.atomic(using=using):
-                if not request_cancel(run_id, by, reason):
+                asked_by = request_cancel(run_id, by, principal)
+                if asked_by is None:
                     return []
                 tree = _tree(run_id)
-                settle(run_id, Ending("cancelled", by=by))
+                settle(run_id, Ending("cancelled", by=asked_by))
                 for stopped in tree:
                     transaction.on_commit(partial(self.runs.abort, stopped), using=using, robust=True)
                 return tree

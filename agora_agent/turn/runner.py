@@ -5,9 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django.utils.module_loading import import_string
+
+if TYPE_CHECKING:
+    from agora_agent.governance.principal import Principal
 
 _RESOLVER = "agora_agent.runners.resolver"
 
@@ -71,8 +74,20 @@ class AgentRunner(Protocol):
     def oldest_ready_seconds(self) -> float | None:
         """How long the run that has waited longest for a process has waited; None if none waits."""
 
-    def cancel(self, run_id: uuid.UUID, *, by: str = "", reason: str = "") -> bool:
-        """Stop the run and its children. False if it had ended already."""
+    def cancel(
+        self, run_id: uuid.UUID, *, by: str = "", reason: str = "", principal: Principal | None = None
+    ) -> bool:
+        """Stop the run and its children. Asked again while it stops, nothing changes: the first who asked stands.
+
+        Args:
+            run_id: the run.
+            by: who asks, as ``kind:id``, for a caller without a principal.
+            reason: their words, for operators of the engine; never in the record.
+            principal: who asks, as a door knows them.
+
+        Returns:
+            False if the run had ended already.
+        """
 
 
 class DurableState(NamedTuple):

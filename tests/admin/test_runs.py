@@ -10,7 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext, override_settings
 from django.utils import timezone
 
-from agora_agent.models import AccessEntry, AgentRun, Message, ToolCall, Usage
+from agora_agent.exceptions import ConfigurationError
+from agora_agent.models import AccessEntry, AgentRun, AuditEntry, Message, ToolCall, Usage
 from agora_agent.providers.scripted import Reply
 from tests.support.people import person
 from tests.support.turns import ended, pending, start
@@ -356,12 +357,26 @@ def test_cancelling_asks_first_then_ends_the_run(alice, carol, operator, clerk, 
     page = text(client, f"{LIST}{run_id}/cancel/")
     assert "1 waiting call is settled as cancelled" in page
     assert AgentRun.objects.get(pk=run_id).cancel_requested_at is None
-    assert "is cancelled" in said(cancel(client, run, reason="a mistake"))
+    assert "is cancelled" in said(cancel(client, run))
     assert ended(run_id).status == "cancelled"
     assert ToolCall.objects.get(pk=call.pk).status == "cancelled"
     entry = LogEntry.objects.get()
     assert (entry.user, entry.object_id) == (operator, str(run_id))
     assert "olga" in text(client, detail(run))
+    asked = AuditEntry.objects.get(action="cancel_requested")
+    assert (asked.via, asked.content["by"]) == ("admin", f"user:{operator.pk}")
+    assert (asked.content["auth_method"], asked.content["address"]) == ("session", "127.0.0.1")
+
+
+def test_a_cancel_that_fails_says_so_and_the_log_says_why(
+    alice, operator, make_run, browse, caplog, settings
+):
+    run = make_run(alice, durable=True)
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "agora_agent.durable"]
+    assert "see the server's log" in said(cancel(browse(operator), run)).replace("&#x27;", "'")
+    [record] = [record for record in caplog.records if record.name == "agora_agent.admin"]
+    assert record.exc_info[0] is ConfigurationError
+    assert record.run_id == str(run.pk)
 
 
 def test_an_ended_run_stays_as_it_is(alice, operator, make_run, browse):

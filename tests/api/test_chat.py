@@ -14,7 +14,7 @@ from django.test import Client
 
 from agora_agent.agents.registry import clear, isolated
 from agora_agent.exceptions import LimitExceeded
-from agora_agent.models import AgentRun, IdempotencyKey, Message, Thread
+from agora_agent.models import AgentRun, AuditEntry, IdempotencyKey, Message, Thread
 from agora_agent.turn import runner
 from tests.api.rows import post, signed_in, start
 from tests.api.test_doors import is_problem, rows
@@ -212,6 +212,11 @@ def test_who_may_cancel_anything_cancels_what_they_may_not_read(alice: Any, erin
     run.refresh_from_db()
     assert (run.status, run.cancelled_by) == ("cancelled", f"user:{erin.pk}")
     is_problem(post(client, "chat/nonsense/cancel"), 404)
+    entry = AuditEntry.objects.get(action="cancel_requested")
+    assert (entry.via, entry.content) == (
+        "rest",
+        {"by": f"user:{erin.pk}", "auth_method": "SessionAuthentication", "address": "127.0.0.1"},
+    )
 
 
 def send(client: Client, key: str, body: dict[str, Any] | None = None) -> Any:

@@ -119,7 +119,7 @@ class ChatCancelView(AgoraView):
     def post(self, request: Request, run_id: str) -> Response:
         run = self._run(run_id)
         self.body()
-        stopped = runner.get(run.durable).cancel(run.pk, by=user_ref(self.user))
+        stopped = runner.get(run.durable).cancel(run.pk, principal=self.principal())
         return Response({"aborted": stopped})
 
     def _run(self, run_id: str) -> AgentRun:
