@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,10 +24,8 @@ def tour(shop: Shop) -> subprocess.CompletedProcess[str]:
 
 
 def test_tour_shows_a_turn_through_kill_9(own_shop: Shop) -> None:
-    began = time.monotonic()
     done = tour(own_shop)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert time.monotonic() - began < 60
     for claim in (
         "the run is parked on the refund",
         "bob cannot see that there is anything to approve (404)",
