@@ -13,7 +13,7 @@ from agora_agent.governance import audit
 from agora_agent.models import AgentRun, Thread, ToolCall, Usage
 from agora_agent.streaming import frames
 from agora_agent.streaming.frames import FrameData
-from agora_agent.turn.history import UNFINISHED, result_frame
+from agora_agent.turn.history import NOT_EXECUTED, UNKNOWN, result_frame
 from agora_agent.turn.hooks import Ending
 
 _Status = ToolCall.Status
@@ -97,13 +97,14 @@ def _settle_calls(run_id: uuid.UUID, status: str) -> Iterator[FrameData]:
         if call.status in ToolCall.UNSETTLED:
             launched = call.status in (_Status.EXECUTING, _Status.INTERRUPTED)
             outcome = _Status.INTERRUPTED if launched else status
+            error = UNKNOWN if launched else NOT_EXECUTED
             changed = ToolCall.objects.filter(pk=call.pk, status=call.status).update(
-                status=outcome, error=UNFINISHED
+                status=outcome, error=error
             )
             if not changed:  # it landed since we looked
                 call.refresh_from_db()
             else:
-                call.status, call.error = outcome, UNFINISHED
+                call.status, call.error = outcome, error
                 if call.kind == ToolCall.Kind.ACTION:
                     audit.record(run_id, "settled", content={"callId": call.call_id, "status": outcome})
         if ToolCall.objects.filter(pk=call.pk, told=False).update(told=True):

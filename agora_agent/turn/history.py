@@ -15,7 +15,8 @@ from django.db.models import F
 from agora_agent.models import Message, Thread, ToolCall
 from agora_agent.plain import to_wire
 
-UNFINISHED = "This call was not completed: the run ended first. Nothing is known of an effect."
+UNKNOWN = "The run ended while this call was being executed. Nobody knows whether it had its effect."
+NOT_EXECUTED = "This call was not executed: the run ended first. Nothing was done."
 
 
 def lock_thread(thread_id: uuid.UUID) -> None:
@@ -42,10 +43,10 @@ def result_of(call: ToolCall) -> dict[str, Any]:
             result["error"] = EXPIRED
         case ToolCall.Status.FAILED:
             result["error"] = call.error or "The tool failed."
+        case ToolCall.Status.INTERRUPTED | ToolCall.Status.EXECUTING:
+            result.update(status=ToolCall.Status.INTERRUPTED.value, error=UNKNOWN)
         case _:
-            result["error"] = UNFINISHED
-            if call.status in ToolCall.UNSETTLED and call.status != ToolCall.Status.INTERRUPTED:
-                result["status"] = ToolCall.Status.CANCELLED.value
+            result.update(status=ToolCall.Status.CANCELLED.value, error=NOT_EXECUTED)
     return result
 
 
@@ -97,7 +98,7 @@ def heal(thread_id: uuid.UUID, first_seq: int, before_seq: int) -> None:
             results[asked["id"]] = (
                 result_of(call)
                 if call
-                else {"id": asked["id"], "name": asked["name"], "status": "cancelled", "error": UNFINISHED}
+                else {"id": asked["id"], "name": asked["name"], "status": "cancelled", "error": NOT_EXECUTED}
             )
         ordered = [results[call["id"]] for call in message.tool_calls]
         Message.objects.filter(pk=message.pk).update(tool_results=ordered)
@@ -140,7 +141,7 @@ def as_prompt(row: Message) -> list[dict[str, Any]]:
                 "role": "tool",
                 "id": call["id"],
                 "name": call["name"],
-                "content": result_text(results.get(call["id"], {"error": UNFINISHED})),
+                "content": result_text(results.get(call["id"], {"error": NOT_EXECUTED})),
                 "status": results.get(call["id"], {}).get("status", "cancelled"),
             }
             for call in row.tool_calls
