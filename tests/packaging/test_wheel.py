@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.shop.harness import free_port, read_until, text_of
-from tests.test_readme import file_block
+from tests.test_readme import blocks, file_block
 
 ROOT = Path(__file__).resolve().parents[2]
 # The empty project knows nothing of the suite's settings.
@@ -88,20 +88,10 @@ def test_five_readme_steps_lead_to_an_answering_agent(wheel: Path, tmp_path: Pat
     assert "0 silenced" in said
     run(python, "manage.py", "migrate", cwd=project)
     run(python, "manage.py", "makemigrations", "--check", "--dry-run", cwd=project)
-    run(
-        *(
-            python,
-            "manage.py",
-            "createsuperuser",
-            "--noinput",
-            "--username",
-            "ann",
-            "--email",
-            "ann@library.example",
-        ),
-        cwd=project,
-        DJANGO_SUPERUSER_PASSWORD="secret",
-    )
+    [people] = [block for block in blocks("") if block.startswith("python manage.py shell")]
+    script = re.search(r'-c "\n(.*)"', people, re.DOTALL)
+    assert script is not None
+    run(python, "manage.py", "shell", "-c", script[1], cwd=project)
     answer_of_a_server(python, project)
 
 
@@ -109,7 +99,7 @@ def answer_of_a_server(python: Path, project: Path) -> None:
     """Start the server as the README does, send its message, read the answer."""
     port = free_port()
     server = subprocess.Popen(
-        [python, "-m", "daphne", "-p", str(port), "project.asgi:application"],
+        [python, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
         cwd=project,
         env=CLEAN,
         stdout=subprocess.DEVNULL,
@@ -139,6 +129,9 @@ def answer_of_a_server(python: Path, project: Path) -> None:
             time.sleep(0.1)
         assert frames[-1].event == "done"
         assert "offline demo model" in text_of(frames)
+        for static in ("admin/css/base.css", "agora_agent/admin/agora.css"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/static/{static}", timeout=60) as response:
+                assert response.status == 200
     finally:
         server.terminate()
         server.wait(30)
