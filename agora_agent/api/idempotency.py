@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import re
 import uuid
@@ -19,8 +18,6 @@ from agora_agent.exceptions import AgoraError, IdempotencyConflict, InvalidInput
 from agora_agent.governance.actors import Actor
 from agora_agent.governance.locking import retrying
 from agora_agent.models import IdempotencyKey, write_alias
-
-KEPT = dt.timedelta(hours=24)
 
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
@@ -77,7 +74,7 @@ class _Sent:
         row = IdempotencyKey.objects.using(using).filter(pk=self._digest).first()
         if row is None:
             return None
-        if row.created_at <= database_now(using) - KEPT:
+        if row.created_at <= database_now(using) - IdempotencyKey.KEPT:
             IdempotencyKey.objects.using(using).filter(pk=row.pk, created_at=row.created_at).delete()
             return None
         if not constant_time_compare(row.body_digest, self._body_digest):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -115,6 +117,14 @@ class AgentRun(ActorMixin):
         return self.status != self.Status.RUNNING
 
 
+class IdempotencyKeyQuerySet(models.QuerySet["IdempotencyKey"]):
+    """Keys by age."""
+
+    def expired(self) -> IdempotencyKeyQuerySet:
+        """Too old to stand for a send."""
+        return self.filter(created_at__lte=DbNow() - IdempotencyKey.KEPT)
+
+
 class IdempotencyKey(models.Model):
     """A send that was made before: the same key of the same actor gives the same run. Kept for 24 hours."""
 
@@ -125,10 +135,22 @@ class IdempotencyKey(models.Model):
     run = models.ForeignKey(AgentRun, on_delete=models.CASCADE, related_name="+")
     created_at = models.DateTimeField(db_default=DbNow(), db_index=True)
 
-    objects = PrimaryManager()
+    #: How long a key stands for the send that it came with.
+    KEPT = dt.timedelta(hours=24)
+
+    objects = PrimaryManager.from_queryset(IdempotencyKeyQuerySet)()
 
     class Meta:
         default_permissions = ()
 
     def __str__(self) -> str:
         return self.digest
+
+    @classmethod
+    def prune_expired(cls, limit: int = 500) -> int:
+        """Delete up to ``limit`` expired keys, the oldest first; how many."""
+        expired = cls.objects.expired()
+        oldest = list(expired.order_by("created_at").values_list("pk", flat=True)[:limit])
+        # Looked at again: one of them may stand for a new send by now.
+        deleted: int = expired.filter(pk__in=oldest).delete()[0] if oldest else 0
+        return deleted

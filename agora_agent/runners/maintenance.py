@@ -1,4 +1,4 @@
-"""What has to be done now and then, with either runner: stale inline runs, expired approvals."""
+"""What has to be done now and then, with either runner: stale inline runs, expired approvals and keys."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from django.db import connections
 
 from agora_agent.conf import agora_settings
 from agora_agent.governance.decisions import expire_due
+from agora_agent.models import IdempotencyKey
 from agora_agent.runners.stale import settle_stale
 
 logger = logging.getLogger("agora_agent.runners")
 
-JOBS: tuple[Callable[[], object], ...] = (settle_stale, expire_due)
+JOBS: tuple[Callable[[], object], ...] = (settle_stale, expire_due, IdempotencyKey.prune_expired)
 
 _lock = threading.Lock()
 _started_in: int | None = None

@@ -15,6 +15,7 @@ from django.test import Client
 from agora_agent.agents.registry import clear, isolated
 from agora_agent.exceptions import LimitExceeded
 from agora_agent.models import AgentRun, AuditEntry, IdempotencyKey, Message, Thread
+from agora_agent.runners.maintenance import maintain
 from agora_agent.turn import runner
 from tests.api.rows import post, signed_in, start
 from tests.api.test_doors import is_problem, rows
@@ -264,6 +265,20 @@ def test_a_key_is_kept_for_a_day(alice: Any) -> None:
     IdempotencyKey.objects.update(created_at=row.created_at - dt.timedelta(hours=25))
     assert accepted(send(client, "k1", {"message": "other", "agent": "desk"})).pk != first.pk
     assert IdempotencyKey.objects.count() == 1
+
+
+def test_old_keys_are_pruned_a_batch_at_a_time_and_young_ones_stay(alice: Any) -> None:
+    run = start(alice)
+    for hours in (1, 23, 25, 30, 40):
+        IdempotencyKey.objects.create(pk=f"k{hours}", body_digest="x", run=run)
+        row = IdempotencyKey.objects.get(pk=f"k{hours}")
+        IdempotencyKey.objects.filter(pk=row.pk).update(created_at=row.created_at - dt.timedelta(hours=hours))
+    assert IdempotencyKey.prune_expired(limit=2) == 2
+    assert set(IdempotencyKey.objects.values_list("pk", flat=True)) == {"k1", "k23", "k25"}
+    maintain()
+    assert set(IdempotencyKey.objects.values_list("pk", flat=True)) == {"k1", "k23"}
+    assert IdempotencyKey.prune_expired() == 0
+    assert AgentRun.objects.filter(pk=run.pk).exists()
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "é", "a\tb"])
