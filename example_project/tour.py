@@ -304,9 +304,10 @@ def main() -> int:
             os.environ.pop(name, None)
         if not os.environ.get("DATABASE_URL"):
             os.environ["DATABASE_URL"] = f"sqlite:///{Path(folder) / 'tour.sqlite3'}"
+        # A port of its own: PORT may be the demo's, which is somebody else's shop.
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            shop = Shop(int(os.environ.get("PORT") or probe.getsockname()[1]))
+            shop = Shop(probe.getsockname()[1])
         try:
             tour(shop)
         except (Untrue, demo.Refused) as reason:
