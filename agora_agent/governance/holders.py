@@ -7,12 +7,14 @@ from typing import Any
 
 from django.contrib.auth import get_backends, get_user_model
 
+from agora_agent.governance.primary import primary
 from agora_agent.governance.principal import user_ref
 from agora_agent.governance.rights import GROUP, PERMISSION
 
 MOST_NAMES = 3
 
 
+@primary()
 def holder_names(approver: str, *, besides: Iterable[str]) -> list[str]:
     """User names of those whom ``approver`` names, if they are few; superusers only where nobody else holds it.
 

@@ -13,6 +13,7 @@ from agora_agent.agents.registry import get_agent
 from agora_agent.agents.tool import Tool
 from agora_agent.conf import instance
 from agora_agent.governance.ownership import requesters
+from agora_agent.governance.primary import primary
 from agora_agent.governance.principal import acting
 from agora_agent.governance.rights import approver_exists, fresh_user, has_perm, somebody_holds
 from agora_agent.models import AgentRun, ToolCall
@@ -63,6 +64,7 @@ class DeclaredToolPolicy:
     A tool without one is allowed to whoever may start the agent; an action asks all the same.
     """
 
+    @primary()
     def allows(self, tool: Tool, user: Any, agent: Agent) -> bool:
         """The answer for the user as the database has it now."""
         person = fresh_user(user.pk)

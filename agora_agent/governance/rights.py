@@ -1,4 +1,4 @@
-"""What a user holds right now: permissions, groups, and who else there is to ask."""
+"""What a user holds right now, as the written database has it: permissions, groups, and who else there is to ask."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from django.contrib.auth.models import AbstractUser, Group, Permission
 from django.core.exceptions import ValidationError
 from django.db import router
 
+from agora_agent.governance.primary import primary
+
 VIEW_ALL_RUNS = "agora_agent.view_all_runs"
 DECIDE_ANY = "agora_agent.decide_any_toolcall"
 SETTLE_UNKNOWN = "agora_agent.settle_unknown"
@@ -18,6 +20,7 @@ SETTLE_UNKNOWN = "agora_agent.settle_unknown"
 PERMISSION, GROUP = "permission:", "group:"
 
 
+@primary()
 def fresh_user(pk: Any) -> AbstractUser | None:
     """The user as the database has it now, without permissions that an older object has cached."""
     if pk is None:
@@ -27,6 +30,7 @@ def fresh_user(pk: Any) -> AbstractUser | None:
     return cast("AbstractUser | None", found)
 
 
+@primary()
 def has_perm(user: Any, permission: str) -> bool:
     """True if the user is active and holds ``permission``. A permission that does not exist is held by nobody,
     superusers included."""
@@ -39,6 +43,7 @@ def has_perm(user: Any, permission: str) -> bool:
     )
 
 
+@primary()
 def permission_exists(permission: object) -> bool:
     """True if ``permission`` is ``app.codename`` of a permission that this project has."""
     if not isinstance(permission, str):
@@ -51,6 +56,7 @@ def permission_exists(permission: object) -> bool:
     return (app_label, codename) in set(pairs)  # some databases find more than what was asked for
 
 
+@primary()
 def holds(user: Any, approver: str) -> bool:
     """True if the active user is one of those whom ``approver`` names: ``permission:…`` or ``group:…``."""
     if user.is_active is not True:
@@ -63,6 +69,7 @@ def holds(user: Any, approver: str) -> bool:
     return False
 
 
+@primary()
 def approver_exists(approver: str) -> bool:
     """True if ``approver`` names a permission or a group that this project has."""
     if approver.startswith(PERMISSION):
@@ -70,6 +77,7 @@ def approver_exists(approver: str) -> bool:
     return approver.startswith(GROUP) and bool(_groups(approver.removeprefix(GROUP)))
 
 
+@primary()
 def somebody_holds(approver: str, *, besides: Iterable[str]) -> bool:
     """True if an active user who is not one of ``besides`` may decide for ``approver``.
 
