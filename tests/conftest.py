@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -68,3 +69,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def chromium_path() -> str:
     """The browser's executable, for tests marked ``browser``."""
     return CHROMIUM
+
+
+@pytest.fixture(autouse=True)
+def _no_maintenance_between_tests() -> Iterator[None]:
+    """The thread that an inline start begins ends with the test that started it."""
+    yield
+    from agora_agent.runners.maintenance import stop_maintenance
+
+    stop_maintenance()

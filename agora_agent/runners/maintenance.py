@@ -19,7 +19,7 @@ logger = logging.getLogger("agora_agent.runners")
 JOBS: tuple[Callable[[], object], ...] = (settle_stale, expire_due, IdempotencyKey.prune_expired)
 
 _lock = threading.Lock()
-_started_in: int | None = None
+_running: tuple[int, threading.Thread, threading.Event] | None = None
 
 
 def maintain() -> None:
@@ -34,17 +34,28 @@ def maintain() -> None:
 
 def start_maintenance() -> None:
     """Have a daemon thread of this process do a pass every ``SWEEP_SECONDS``. Idempotent; a fork starts its own."""
-    global _started_in
+    global _running
     with _lock:
-        if _started_in == os.getpid():
+        if _running is not None and _running[0] == os.getpid():
             return
-        _started_in = os.getpid()
-    threading.Thread(target=_loop, name="agora-maintenance", daemon=True).start()
+        stop = threading.Event()
+        thread = threading.Thread(target=_loop, args=(stop,), name="agora-maintenance", daemon=True)
+        _running = (os.getpid(), thread, stop)
+    thread.start()
 
 
-def _loop() -> None:
-    pause = threading.Event()
-    while True:
+def stop_maintenance(timeout: float = 10.0) -> None:
+    """End the thread after the pass that it is in, for tests and an orderly shutdown; wait at most ``timeout`` seconds."""
+    global _running
+    with _lock:
+        running, _running = _running, None
+    if running is not None and running[0] == os.getpid():
+        running[2].set()
+        running[1].join(timeout)
+
+
+def _loop(stop: threading.Event) -> None:
+    while not stop.is_set():
         maintain()
         connections.close_all()
-        pause.wait(agora_settings.SWEEP_SECONDS)
+        stop.wait(agora_settings.SWEEP_SECONDS)
