@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+import sys
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -71,10 +71,9 @@ def chromium_path() -> str:
     return CHROMIUM
 
 
-@pytest.fixture(autouse=True)
-def _no_maintenance_between_tests() -> Iterator[None]:
-    """The thread that an inline start begins ends with the test that started it."""
-    yield
-    from agora_agent.runners.maintenance import stop_maintenance
-
-    stop_maintenance()
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """The thread that an inline start begins ends with its test, before the test's rows go."""
+    maintenance = sys.modules.get("agora_agent.runners.maintenance")
+    if maintenance is not None:
+        maintenance.stop_maintenance()

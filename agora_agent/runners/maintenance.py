@@ -45,7 +45,7 @@ def start_maintenance() -> None:
 
 
 def stop_maintenance(timeout: float = 10.0) -> None:
-    """End the thread after the pass that it is in, for tests and an orderly shutdown; wait at most ``timeout`` seconds."""
+    """End the thread after the pass that it is in; wait at most ``timeout`` seconds. For tests and shutdown."""
     global _running
     with _lock:
         running, _running = _running, None
