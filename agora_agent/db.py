@@ -50,7 +50,23 @@ def database_now(using: str) -> dt.datetime:
     if settings.USE_TZ:
         return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
     # Without time zones Django reads and writes naive datetimes: on PostgreSQL those of the session's zone.
-    return timezone.make_naive(moment) if moment.tzinfo else moment
+    return timezone.make_naive(moment, _zone(using)) if moment.tzinfo else moment
+
+
+def as_stored(moment: dt.datetime, using: str) -> dt.datetime:
+    """``moment``, which has a zone, as the columns of this project hold it."""
+    return moment if settings.USE_TZ else timezone.make_naive(moment, _zone(using))
+
+
+def aware(value: dt.datetime, using: str) -> dt.datetime:
+    """``value`` as a column gave it, with its zone."""
+    return timezone.make_aware(value, _zone(using)) if timezone.is_naive(value) else value
+
+
+def _zone(using: str) -> dt.tzinfo:
+    """Of naive columns. :class:`DbNow` fills them with UTC where the database knows no zones."""
+    is_local = transaction.get_connection(using).vendor == "postgresql"
+    return timezone.get_default_timezone() if is_local else dt.UTC
 
 
 _POSTGRESQL_CONTENTION = {"40001", "40P01", "55P03"}

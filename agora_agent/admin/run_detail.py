@@ -7,13 +7,13 @@ from typing import Any
 
 from django.db.models import Sum
 from django.http import HttpRequest
-from django.utils import timezone
 
 from agora_agent.admin import words
 from agora_agent.admin.journal import journal_page
 from agora_agent.admin.redaction import hidden_names, shown_arguments
+from agora_agent.db import database_now
 from agora_agent.governance.rights import has_perm
-from agora_agent.models import AgentRun, Message, ToolCall, Usage
+from agora_agent.models import AgentRun, Message, ToolCall, Usage, write_alias
 
 PAYLOAD = "agora_agent.view_run_payload"
 #: Rows of one kind on one page; a run of the default limits stays below.
@@ -65,7 +65,7 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
         "waiting_calls": pending,
         "requester": words.person(run.actor, run.actor_ref),
         "cancelled_by": words.person_of_ref(run.cancelled_by),
-        "elapsed_until": run.finished_at or timezone.now(),
+        "elapsed_until": run.finished_at or database_now(write_alias()),
         "calls": [_row(call, payload) for call in calls[:SHOWN_ROWS]],
         "calls_cut": len(calls) > SHOWN_ROWS,
         "transcript": messages[:SHOWN_ROWS],

@@ -9,7 +9,9 @@ from typing import Any
 from django.utils.dateparse import parse_date, parse_datetime
 
 from agora_agent.codec import clean_text
+from agora_agent.db import as_stored
 from agora_agent.exceptions import InvalidInput
+from agora_agent.models import write_alias
 
 MAX_TEXT = 200
 
@@ -35,7 +37,7 @@ def row_id(params: Any, name: str) -> uuid.UUID | None:
 
 
 def instant(params: Any, name: str) -> dt.datetime | None:
-    """A moment in ISO-8601, or a day, which is its first moment; without a zone it is UTC.
+    """A moment in ISO-8601, or a day, which is its first moment; without a zone it is UTC. As columns hold it.
 
     Raises:
         InvalidInput: it is neither.
@@ -50,6 +52,7 @@ def instant(params: Any, name: str) -> dt.datetime | None:
             moment = dt.datetime.combine(day, dt.time()) if day else None
         if moment is None:
             raise ValueError(value)
-        return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+        moment = moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment.astimezone(dt.UTC)
+        return as_stored(moment, write_alias())
     except (OverflowError, ValueError):
         raise InvalidInput(errors={name: ["Not a time in ISO-8601."]}) from None

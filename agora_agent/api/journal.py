@@ -6,8 +6,8 @@ import json
 import uuid
 from typing import Any
 
+from agora_agent.api.serializers.base import told_time
 from agora_agent.runners.journal import read_journal
-from agora_agent.streaming.wire import utc
 
 VIEW_PAYLOAD = "agora_agent.view_run_payload"
 MAX_ROWS = 1000
@@ -25,7 +25,7 @@ def entries(run_id: uuid.UUID) -> list[dict[str, Any]] | None:
             "kind": row.kind,
             "ok": row.ok,
             "payload": _as_stored(row.payload),
-            "createdAt": utc(row.created_at),
+            "createdAt": told_time(row.created_at),
         }
         for row in found.rows
     ]

@@ -9,6 +9,7 @@ import json
 import uuid
 from typing import Any, NamedTuple
 
+from django.conf import settings
 from django.db.models import Model, Q, QuerySet
 
 from agora_agent.exceptions import InvalidInput
@@ -65,8 +66,8 @@ def _decode(cursor: str) -> tuple[dt.datetime, uuid.UUID]:
     try:
         at, key = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         moment = dt.datetime.fromisoformat(at)
-        if moment.tzinfo is None:
+        if (moment.tzinfo is not None) is not settings.USE_TZ:  # a cursor has the value of a column
             raise ValueError(at)
-        return moment.astimezone(dt.UTC), uuid.UUID(key)
+        return moment.astimezone(dt.UTC) if moment.tzinfo else moment, uuid.UUID(key)
     except (OverflowError, ValueError, TypeError, AttributeError, RecursionError, binascii.Error):
         raise InvalidInput(errors={"cursor": ["Not a cursor of ours."]}) from None

@@ -6,8 +6,10 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
+from agora_agent.db import aware
 from agora_agent.governance.principal import user_ref
-from agora_agent.models import Decision, ToolCall
+from agora_agent.models import Decision, ToolCall, write_alias
+from agora_agent.plain import utc
 
 #: The word for a verdict on the wire, in frames and in answers.
 STATUS = {
@@ -46,7 +48,7 @@ class Standing:
         return {
             "status": self.status,
             "decidedBy": self.decided_by,
-            "decidedAt": self.decided_at.isoformat(),
+            "decidedAt": utc(aware(self.decided_at, write_alias())),
             "via": self.via,
         }
 

@@ -17,6 +17,9 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
+from agora_agent import db
+from agora_agent.models import write_alias
+
 register = template.Library()
 
 NOTHING = SafeString("—")
@@ -108,8 +111,8 @@ def shortened(value: Any) -> SafeString:
 
 
 def aware(value: dt.datetime) -> dt.datetime:
-    """``value`` with its zone, also where the project works without zones."""
-    return timezone.make_aware(value, timezone.get_default_timezone()) if timezone.is_naive(value) else value
+    """The value of a column with its zone, also where the project works without zones."""
+    return db.aware(value, write_alias())
 
 
 @register.filter
@@ -134,7 +137,7 @@ def ago(value: dt.datetime | None) -> SafeString:
     if value is None:
         return NOTHING
     moment = aware(value)
-    return _duration(moment, timesince(moment, timezone.localtime(), depth=1), _("%(time)s ago"))
+    return _duration(moment, timesince(moment, dt.datetime.now(dt.UTC), depth=1), _("%(time)s ago"))
 
 
 @register.filter

@@ -5,7 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from agora_agent.templatetags.agora_admin import exact, readable, took, visible, when
+from agora_agent.db import database_now
+from agora_agent.templatetags.agora_admin import ago, exact, readable, took, until, visible, when
 
 
 @pytest.mark.parametrize("char", ["\x00", "\x1b", "\x85", "\xad", "\u200b", "\u200d", "\u202e", "\u2028", "\u2066",
@@ -40,9 +41,16 @@ def test_text_and_literals_of_the_same_letters_look_different():
     assert readable("12") != readable(12)
 
 
+@pytest.mark.django_db
 def test_a_time_without_a_zone_is_shown_too(settings):
     settings.USE_TZ = False
+    settings.TIME_ZONE = "Asia/Tokyo"
     assert "2026" in when(dt.datetime(2026, 3, 1, 12, 0))  # noqa: DTZ001
+    now = database_now("default")
+    assert ">0\u00a0minutes ago<".replace("\u00a0", " ") in ago(now)
+    assert ">in 2 minutes" in until(now + dt.timedelta(minutes=2, seconds=30))
+    exact_utc = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d %H:")
+    assert exact_utc in when(now)
 
 
 def test_durations_have_units():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.utils import timezone
 
+from agora_agent.db import database_now
 from agora_agent.models import AgentRun, Message, Thread, Usage
 from tests.api.rows import get, park, post, signed_in, start
 from tests.api.test_doors import is_problem
@@ -51,6 +54,67 @@ def test_rows_that_arrive_meanwhile_neither_repeat_nor_hide_others(alice: Any) -
     assert [row["runId"] for row in first["results"] + rest["results"]] == [
         str(run.pk) for run in reversed(made)
     ]
+
+
+@pytest.fixture
+def without_zones(settings: Any, alice: Any) -> Any:
+    """A project whose columns hold times without a zone."""
+    settings.USE_TZ = False
+    settings.TIME_ZONE = "Asia/Tokyo"
+    return signed_in(alice)
+
+
+def test_without_zones_lists_have_pages_too(without_zones: Any, alice: Any, carol: Any) -> None:
+    runs = [start(alice) for _ in range(3)]
+    for run in runs:
+        park(run, "wipe")
+    newest_first = [str(run.pk) for run in reversed(runs)]
+    assert pages(without_zones, "runs?limit=1", "runId") == newest_first
+    threads = [str(thread.pk) for thread in Thread.objects.order_by("-updated_at", "-id")]
+    assert pages(without_zones, "threads?limit=1", "threadId") == threads
+    assert pages(signed_in(carol), "approvals?limit=2", "runId") == newest_first[::-1]
+
+
+def test_without_zones_a_time_is_the_same_moment(without_zones: Any, alice: Any) -> None:
+    run = start(alice)
+    created = database_now("default")
+    AgentRun.objects.filter(pk=run.pk).update(created_at=created)
+    [row] = read(without_zones, "runs")["results"]
+    told = dt.datetime.fromisoformat(row["createdAt"])
+    assert abs(dt.datetime.now(dt.UTC) - told) < dt.timedelta(minutes=1)
+    earlier, later = (told + dt.timedelta(seconds=seconds) for seconds in (-1, 1))
+    tokyo = dt.timezone(dt.timedelta(hours=9))
+    for moment, found in (
+        (earlier, 1),
+        (later, 0),
+        (earlier.astimezone(tokyo), 1),
+        (later.astimezone(tokyo), 0),
+    ):
+        assert len(read(without_zones, f"runs?{urlencode({'from': moment.isoformat()})}")["results"]) == found
+        assert (
+            len(read(without_zones, f"runs?{urlencode({'to': moment.isoformat()})}")["results"]) == 1 - found
+        )
+    assert len(read(without_zones, "runs?from=2024-01-01")["results"]) == 1
+    assert len(read(without_zones, "runs?to=2024-01-01")["results"]) == 0
+
+
+def test_without_zones_a_decision_says_when(without_zones: Any, alice: Any) -> None:
+    call = park(start(alice))
+    body = {"runId": str(call.run_id), "toolCallId": call.call_id}
+    answer = json.loads(post(without_zones, "tool-call/approve", body).content)
+    told = dt.datetime.fromisoformat(answer["decidedAt"])
+    assert abs(dt.datetime.now(dt.UTC) - told) < dt.timedelta(minutes=1)
+    [detail] = read(without_zones, f"runs/{call.run_id}")["toolCalls"]
+    assert detail["decidedAt"] == answer["decidedAt"]
+
+
+def test_a_cursor_of_other_settings_is_none_of_ours(alice: Any, settings: Any) -> None:
+    for _ in range(2):
+        start(alice)
+    client = signed_in(alice)
+    cursor = read(client, "runs?limit=1")["next"]
+    settings.USE_TZ = False
+    is_problem(get(client, f"runs?cursor={cursor}"), 400)
 
 
 @pytest.mark.parametrize(

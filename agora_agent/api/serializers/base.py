@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
 from rest_framework import serializers
 
+from agora_agent.db import aware
+from agora_agent.models import write_alias
 from agora_agent.streaming.wire import to_wire, utc
 
 
 def camel(name: str) -> str:
     """``tool_call_id`` → ``toolCallId``."""
     return re.sub(r"_([a-z])", lambda match: match.group(1).upper(), name)
+
+
+def told_time(value: dt.datetime | None) -> str | None:
+    """The value of a column as ISO-8601 in UTC."""
+    return None if value is None else utc(aware(value, write_alias()))
 
 
 class WireSerializer(serializers.Serializer[Any]):
@@ -47,7 +55,7 @@ class TimeField(serializers.DateTimeField):
         super().__init__(read_only=True, **options)
 
     def to_representation(self, value: Any) -> Any:
-        return utc(value)
+        return told_time(value)
 
 
 class OptionalTextField(serializers.CharField):

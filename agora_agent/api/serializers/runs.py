@@ -11,11 +11,10 @@ from django.conf import settings
 from django.db.models import Count, Q, Sum
 from rest_framework import serializers
 
-from agora_agent.api.serializers.base import OptionalTextField, TimeField, WireSerializer
+from agora_agent.api.serializers.base import OptionalTextField, TimeField, WireSerializer, told_time
 from agora_agent.api.serializers.people import person
 from agora_agent.exceptions import reader_message
 from agora_agent.models import AgentRun, ToolCall, Usage
-from agora_agent.streaming.wire import utc
 
 _WAITS = {
     ToolCall.Status.PENDING_APPROVAL: "approval",
@@ -99,8 +98,8 @@ def _waits(run_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, Any]]
             "kind": _WAITS.get(ToolCall.Status(call.status), "child"),
             "toolCallId": call.call_id,
             "approver": call.approver or None,
-            "since": utc(call.created_at),
-            "expiresAt": utc(call.expires_at),
+            "since": told_time(call.created_at),
+            "expiresAt": told_time(call.expires_at),
         }
         if call.child_run_id is not None:
             wait["runId"] = str(call.child_run_id)
