@@ -20,8 +20,9 @@ from agora_agent.admin.base import ReadOnlyMixin, note_foreign_read, principal_o
 from agora_agent.admin.card import card_context
 from agora_agent.admin.outcomes import outcome_of
 from agora_agent.agents import registry
-from agora_agent.exceptions import AgoraError
+from agora_agent.exceptions import AgoraError, NotVisible
 from agora_agent.governance import decisions, ownership
+from agora_agent.governance.refusals import note_refusal
 from agora_agent.governance.rights import DECIDE_ANY, VIEW_ALL_RUNS, has_perm, holds
 from agora_agent.models import PendingApproval, ToolCall
 from agora_agent.templatetags.agora_admin import ago, until, visible
@@ -136,6 +137,8 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         """POST decides and leads back to the card; GET (after a new sign-in) only leads there."""
         call = self.get_object(request, unquote(object_id))
         if call is None:
+            if request.method == "POST":
+                note_refusal(NotVisible(), principal_of(request), verdict, unquote(object_id))
             return self.gone(request)
         back = self.url("agora_agent_pendingapproval_change", call.pk)
         if request.method != "POST":

@@ -24,10 +24,10 @@ from agora_agent.exceptions import (
     RunNotActive,
     WrongReply,
 )
-from agora_agent.governance import audit
 from agora_agent.governance.locking import lock_call, retrying
 from agora_agent.governance.ownership import get_call, may_decide, may_settle
 from agora_agent.governance.principal import Impersonated, Principal, is_acting
+from agora_agent.governance.refusals import note_refusal
 from agora_agent.governance.rights import fresh_user
 from agora_agent.governance.standing import Standing, is_by, outcome_of, settlement_of
 from agora_agent.governance.writing import conclude, conclude_settlement
@@ -38,11 +38,11 @@ logger = logging.getLogger("agora_agent.governance")
 Verdict = Literal["approve", "reject", "answer", "skip"]
 Outcome = Literal["again", "done", "failed"]
 
+#: Whose calls a reply means before others of the same id.
+_WAITING: dict[str, Any] = {"settle": (ToolCall.Status.INTERRUPTED,)}
+
 MAX_REASON = 4096
 MAX_LABEL = 64
-
-#: Answers that refuse an attempt, rather than a slip of the pen: these leave an access entry.
-_REFUSED = {403, 404, 409, 410}
 
 
 def decide(
@@ -113,7 +113,7 @@ def decide(
         call_pk = _seen(principal, call_id, run_id, ToolCall.PENDING).pk
         return _answer(retrying(attempt, using))
     except AgoraError as refused:
-        _note(refused, principal, verdict, call_id, run_id)
+        note_refusal(refused, principal, verdict, call_id, run_id)
         raise
 
 
@@ -138,8 +138,17 @@ def settle(
         reason: how they know.
         client_label: the client's own word for itself.
 
+    Returns:
+        The settlement that stands. The same again by the same person has no second effect.
+
     Raises:
-        As :func:`decide`; WrongReply: the call is not interrupted.
+        NotVisible: no such call that they may see or settle.
+        Ambiguous: several interrupted calls have this id.
+        Forbidden: not theirs to settle, or a tool, model or policy is settling.
+        RunNotActive: the run has ended.
+        WrongReply: the outcome of the call is known.
+        AlreadyDecided: somebody settled otherwise; ``details["decision"]`` stands.
+        InvalidInput: reason or label too long, or an output that cannot be stored or has no place.
     """
     if outcome not in get_args(Outcome):
         raise InvalidInput(f"There is no outcome {outcome!r}.")
@@ -164,10 +173,27 @@ def settle(
             return Standing.of(conclude_settlement(call, reply, using, principal, said))
 
     try:
-        call_pk = _seen(principal, call_id, run_id, (ToolCall.Status.INTERRUPTED,)).pk
+        call_pk = _seen(principal, call_id, run_id, _WAITING["settle"]).pk
         return retrying(attempt, using)
     except AgoraError as refused:
-        _note(refused, principal, "settle", call_id, run_id)
+        note_refusal(refused, principal, "settle", call_id, run_id)
+        raise
+
+
+def require_call(
+    principal: Principal, *, call_id: object, run_id: object = None, verdict: Verdict | Literal["settle"]
+) -> None:
+    """For a door that has found something wrong with a reply: may this person know that there is such a call?
+
+    A refusal is noted, as that of a reply without a mistake.
+
+    Raises:
+        NotVisible, Ambiguous, Forbidden: as :func:`decide` and :func:`settle` answer.
+    """
+    try:
+        _seen(principal, call_id, run_id, _WAITING.get(verdict, ToolCall.PENDING))
+    except AgoraError as refused:
+        note_refusal(refused, principal, verdict, call_id, run_id)
         raise
 
 
@@ -287,13 +313,3 @@ def _answer(result: Standing | AgoraError) -> Standing:
     if isinstance(result, AgoraError):
         raise result
     return result
-
-
-def _note(refused: AgoraError, principal: Principal, verdict: str, call_id: object, run_id: object) -> None:
-    """The refused attempt, written after its own transaction has been rolled back."""
-    if refused.status_code not in _REFUSED:
-        return
-    content = {"code": refused.code, "verdict": verdict, "run": str(run_id or "")[:64]}
-    audit.access(
-        "decision_refused", principal=principal, subject_ref=f"call:{str(call_id)[:64]}", content=content
-    )

@@ -129,6 +129,16 @@ def test_a_card_of_somebody_else_is_not_there(db, call, browse):
     assert "There is nothing here" in said(response)
 
 
+def test_a_strangers_attempt_to_decide_is_noted(db, call, browse):
+    bob = person("bob", "clerk.other", is_staff=True)
+    assert "There is nothing here" in said(decide(browse(bob), call, "approve"))
+    entry = AccessEntry.objects.get()
+    assert (entry.action, entry.via, entry.subject_ref) == ("decision_refused", "admin", f"call:{call.pk}")
+    assert (entry.content["by"], entry.content["verdict"]) == (f"user:{bob.pk}", "approve")
+    call.refresh_from_db()
+    assert call.status == "pending_approval"
+
+
 def test_a_foreign_read_leaves_an_access_entry(call, carol, browse):
     browse(carol).get(card(call))
     assert AccessEntry.objects.get().subject_ref == f"call:{call.pk}"

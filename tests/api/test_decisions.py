@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from agora_agent.models import AuditEntry, Decision, ToolCall
+from agora_agent.models import AccessEntry, AuditEntry, Decision, ToolCall
 from tests.api.rows import park, post, signed_in, start
 from tests.api.test_doors import is_problem
 from tests.support.people import person
@@ -163,3 +163,60 @@ def test_text_that_no_database_holds_is_cleaned(alice: Any) -> None:
     assert response.status_code == 200
     call.refresh_from_db()
     assert call.reason == "a\u2400b"
+
+
+MISTAKES: list[dict[str, Any]] = [{}, {"reason": 5}, {"outcome": "perhaps", "digest": ["x"]}]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("verdict", ["approve", "reject", "settle"])
+def test_a_strangers_attempt_is_noted_and_learns_nothing(
+    alice: Any, bob: Any, verdict: str, mistake: dict[str, Any]
+) -> None:
+    status = "interrupted" if verdict == "settle" else "pending_approval"
+    call = park(start(alice), "wipe", status=status, launched_at=timezone.now())
+    right = {"outcome": "done", "reason": "seen"} if verdict == "settle" else {}
+    sent = mistake or right
+    client = signed_in(bob)
+    answers = [
+        post(client, f"tool-call/{verdict}", sent | named)
+        for named in (
+            body(call),
+            {"toolCallId": call.call_id},
+            {"toolCallId": "no-such-call", "runId": str(call.run_id)},
+            {"toolCallId": call.call_id, "runId": "nonsense"},
+            {"toolCallId": {"a": 1}},
+        )
+    ]
+    assert len({answer.content for answer in answers}) == 1
+    is_problem(answers[0], 404, "not_found")
+    noted = list(AccessEntry.objects.order_by("id"))
+    assert [entry.action for entry in noted] == ["decision_refused"] * len(answers)
+    assert (noted[0].subject_ref, noted[0].via) == (f"call:{call.call_id}", "rest")
+    assert noted[0].content == {
+        "code": "not_found",
+        "verdict": verdict,
+        "run": str(call.run_id),
+        "by": f"user:{bob.pk}",
+        "auth_method": "SessionAuthentication",
+        "address": "127.0.0.1",
+    }
+    call.refresh_from_db()
+    assert call.status == status
+
+
+def test_a_mistake_of_somebody_who_sees_the_call_is_told_and_not_noted(alice: Any) -> None:
+    call = park(start(alice))
+    is_problem(post(signed_in(alice), "tool-call/approve", body(call, reason=5)), 400, "invalid")
+    assert not AccessEntry.objects.exists()
+
+
+@pytest.mark.parametrize("mistake", [{}, {"reason": 5}])
+def test_an_attempt_in_somebody_elses_name_is_noted(alice: Any, carol: Any, mistake: dict[str, Any]) -> None:
+    call = park(start(alice), "wipe")
+    client = signed_in(carol)
+    session = client.session
+    session["hijack_history"] = [str(alice.pk)]
+    session.save()
+    is_problem(post(client, "tool-call/approve", body(call, **mistake)), 403, "impersonated")
+    assert AccessEntry.objects.get().content["impersonator"] == f"user:{alice.pk}"

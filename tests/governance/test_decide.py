@@ -22,6 +22,7 @@ from agora_agent.exceptions import (
 from agora_agent.governance.decisions import decide
 from agora_agent.governance.principal import Impersonated, acting
 from agora_agent.models import AccessEntry, AgentRun, AuditEntry, Decision, ToolCall
+from agora_agent.plain import utc
 from agora_agent.streaming import frames
 from tests.governance.rows import RELEASE, ago, at, grant, park, start
 
@@ -141,7 +142,7 @@ def test_a_decision_is_stored_told_and_recorded_together(people: Any) -> None:
     assert standing.as_wire() == {
         "status": "approved",
         "decidedBy": "carol",
-        "decidedAt": call.decided_at.isoformat(),
+        "decidedAt": utc(call.decided_at),
         "via": "rest",
     }
     decision = Decision.objects.get()

@@ -4,46 +4,49 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from agora_agent.api.base import AgoraView
-from agora_agent.api.serializers.base import validated
+from agora_agent.api.serializers.base import WireSerializer, validated
 from agora_agent.api.serializers.bodies import DecisionBody, SettlementBody
 from agora_agent.exceptions import InvalidInput
 from agora_agent.governance import decisions
-from agora_agent.governance.ownership import get_call
-from agora_agent.models import ToolCall
+from agora_agent.governance.principal import Principal
 
 
 class _ReplyView(AgoraView):
-    """Looks the call up before anything else in the body is judged: a stranger learns nothing from a mistake."""
-
     http_method_names = ["post"]
-    waiting: tuple[str, ...] = ToolCall.PENDING
+    verdict: Literal["approve", "reject", "settle"]
+    body_class: type[WireSerializer]
 
-    def named(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Which call the body names, for governance.
+    def reply(self, principal: Principal) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Which call the body names, for governance, and what it says about it.
 
         Raises:
-            NotVisible, Ambiguous: as its routes answer.
+            NotVisible, Ambiguous, Forbidden: before any mistake in the body, of which a stranger learns nothing.
         """
-        call_id, run_id = body.get("toolCallId"), body.get("runId")
-        if call_id is None:
+        body = self.body()
+        named = {"call_id": body.get("toolCallId"), "run_id": body.get("runId")}
+        if named["call_id"] is None:
             raise InvalidInput(errors={"toolCallId": ["This field is required."]})
-        get_call(self.user, call_id, run_id=run_id, tenant=self.tenant, waiting=self.waiting)
-        return {"call_id": call_id, "run_id": run_id}
+        try:
+            return named, validated(self.body_class(data=body))
+        except ValidationError:
+            decisions.require_call(principal, **named, verdict=self.verdict)
+            raise
 
 
 class _DecideView(_ReplyView):
     verdict: Literal["approve", "reject"]
+    body_class = DecisionBody
 
     def post(self, request: Request) -> Response:
-        body = self.body()
-        named = self.named(body)
-        data = validated(DecisionBody(data=body))
+        principal = self.principal()
+        named, data = self.reply(principal)
         standing = decisions.decide(
-            self.principal(),
+            principal,
             **named,
             verdict=self.verdict,
             reason=data.get("reason") or data.get("comment") or "",
@@ -69,14 +72,14 @@ class RejectView(_DecideView):
 class SettleView(_ReplyView):
     """``POST tool-call/settle``."""
 
-    waiting = (ToolCall.Status.INTERRUPTED,)
+    verdict = "settle"
+    body_class = SettlementBody
 
     def post(self, request: Request) -> Response:
-        body = self.body()
-        named = self.named(body)
-        data = validated(SettlementBody(data=body))
+        principal = self.principal()
+        named, data = self.reply(principal)
         standing = decisions.settle(
-            self.principal(),
+            principal,
             **named,
             outcome=data["outcome"],
             output=data.get("output"),
