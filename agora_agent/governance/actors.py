@@ -15,9 +15,13 @@ from agora_agent.governance.rights import fresh_user
 logger = logging.getLogger("agora_agent.governance")
 
 
+#: The only kind of actor that there is.
+USER = "user"
+
+
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Whose the runs are."""
+    """Whose the runs are. ``kind`` is "user": ownership, requesters and decisions know people with an account only."""
 
     kind: str
     user: AbstractUser
@@ -30,7 +34,10 @@ class Actor:
 
 
 class ActorResolver(Protocol):
-    """Names the actor of a request; None refuses it."""
+    """Names the actor of a request; None refuses it.
+
+    It may find the user or the tenant in its own way. An actor of another kind than "user" is taken for nobody.
+    """
 
     def resolve(self, request: Any) -> Actor | None: ...
 
@@ -45,17 +52,35 @@ class AuthActorResolver:
             return None
         if user.is_authenticated is not True or user.is_active is not True:
             return None
-        return Actor(kind="user", user=user)
+        return Actor(kind=USER, user=user)
 
 
 def resolve_actor(request: Any) -> Actor | None:
-    """What the configured resolver says. One that raises, or answers with something else, names nobody."""
+    """What the configured resolver says.
+
+    One that raises, or answers with something else than an actor of kind "user", names nobody, and the log says so.
+    """
     try:
         actor = instance("ACTOR_RESOLVER").resolve(request)
     except Exception:
         logger.exception("The actor resolver failed: the request has no actor.")
         return None
-    return actor if isinstance(actor, Actor) else None
+    if actor is None:
+        return None
+    if not isinstance(actor, Actor) or not isinstance(actor.user, get_user_model()) or actor.user.pk is None:
+        logger.error(
+            "AGORA_AGENT['ACTOR_RESOLVER'] answered %s: the request has no actor.", type(actor).__name__
+        )
+        return None
+    if actor.kind != USER:
+        logger.error(
+            "AGORA_AGENT['ACTOR_RESOLVER'] named an actor of kind %r; only %r is supported: "
+            "the request has no actor.",
+            actor.kind,
+            USER,
+        )
+        return None
+    return actor
 
 
 def impersonator_of(request: Any) -> Any:

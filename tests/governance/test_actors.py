@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser
-from django.test import override_settings
+from django.test import Client, override_settings
 from django.utils.functional import SimpleLazyObject
 
 from agora_agent.governance.actors import Actor, resolve_actor
+from agora_agent.models import AgentRun
 
 pytestmark = pytest.mark.django_db
 
@@ -43,7 +44,52 @@ class Wrong:
         return request.user
 
 
-@pytest.mark.parametrize("resolver", [Broken, Wrong])
-def test_a_resolver_that_fails_or_answers_otherwise_names_nobody(people: Any, resolver: Any) -> None:
+class Anonymous:
+    def resolve(self, request: Any) -> Any:
+        return Actor("user", AnonymousUser())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("resolver", [Broken, Wrong, Anonymous])
+def test_a_resolver_that_fails_or_answers_otherwise_names_nobody(
+    people: Any, resolver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     with override_settings(AGORA_AGENT={"ACTOR_RESOLVER": resolver}):
         assert resolve_actor(request(people.alice)) is None
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+class Service:
+    def resolve(self, request: Any) -> Actor:
+        return Actor("service", request.user)
+
+
+def test_an_actor_of_another_kind_is_nobody_and_the_log_names_the_setting(
+    people: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = Client()
+    browser.force_login(people.alice)
+    with override_settings(AGORA_AGENT={"ACTOR_RESOLVER": Service}):
+        assert resolve_actor(request(people.alice)) is None
+        [record] = caplog.records
+        assert "ACTOR_RESOLVER" in record.getMessage()
+        assert "'service'" in record.getMessage()
+        for path in ("runs", "threads", "approvals"):
+            assert browser.get(f"/agent/{path}").status_code == 401
+        sent = {"message": "hi", "agent": "counter"}
+        response = browser.post(
+            "/agent/chat", sent, "application/json", headers={"accept": "application/json"}
+        )
+        assert response.status_code == 401
+    assert not AgentRun.objects.exists()
+
+
+class OfATenant:
+    def resolve(self, request: Any) -> Actor:
+        return Actor("user", request.user, tenant="north")
+
+
+def test_a_resolver_may_say_where_a_user_belongs(people: Any) -> None:
+    with override_settings(AGORA_AGENT={"ACTOR_RESOLVER": OfATenant}):
+        actor = resolve_actor(request(people.alice))
+    assert actor is not None
+    assert (actor.ref, actor.tenant) == (f"user:{people.alice.pk}", "north")
