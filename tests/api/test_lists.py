@@ -371,3 +371,12 @@ def test_health_says_what_runs_here(alice: Any, settings: Any, durable: bool) ->
     assert data["parked"] == 1
     assert "oldestReadySeconds" in data
     assert data["dispatcher"] == ("thread" if durable else None)
+
+
+def test_health_says_that_what_is_required_cannot_be(alice: Any, settings: Any) -> None:
+    settings.AGORA_AGENT = {**settings.AGORA_AGENT, "DURABLE": "required"}
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "agora_agent.durable"]
+    data = read(signed_in(alice), "health")
+    assert (data["runner"], data["durable"], data["durableAsked"]) == (None, False, True)
+    assert "not in INSTALLED_APPS" in data["durableReason"]
+    assert (data["dispatcher"], data["oldestReadySeconds"]) == (None, None)

@@ -8,8 +8,18 @@ from rest_framework.response import Response
 from agora_agent.api import capacity
 from agora_agent.api.base import AgoraView
 from agora_agent.conf import agora_settings
+from agora_agent.exceptions import ConfigurationError
 from agora_agent.models import AgentRun
 from agora_agent.turn import runner
+from agora_agent.turn.runner import AgentRunner, DurableState
+
+
+def _state() -> tuple[DurableState, AgentRunner | None]:
+    """What is on and why not, and the runner for new runs; None where durable runs are required and cannot be."""
+    try:
+        return runner.durable_state(), runner.get()
+    except ConfigurationError as error:
+        return DurableState(asked=True, on=False, reason=error.message), None
 
 
 class HealthView(AgoraView):
@@ -18,16 +28,16 @@ class HealthView(AgoraView):
     http_method_names = ["get", "head"]
 
     def get(self, request: Request) -> Response:
-        state = runner.durable_state()
+        state, in_use = _state()
         live = AgentRun.objects.live()
         return Response(
             {
-                "runner": "durable" if state.on else "inline",
+                "runner": in_use and ("durable" if in_use.durable else "inline"),
                 "durable": state.on,
                 "durableAsked": state.asked,
                 "durableReason": state.reason or None,
                 "dispatcher": agora_settings.DISPATCHER if state.on else None,
-                "oldestReadySeconds": runner.get().oldest_ready_seconds(),
+                "oldestReadySeconds": in_use and in_use.oldest_ready_seconds(),
                 "parked": live.filter(phase=AgentRun.Phase.WAITING).count(),
                 "streams": capacity.held(),
             }
