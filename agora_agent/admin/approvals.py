@@ -160,7 +160,9 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
                 verdict=verdict,  # type: ignore[arg-type]
                 reason=reason,
                 digest=request.POST.get("digest", ""),
-                round=int(shown_round) if shown_round.isdecimal() else 0,  # no round is no yes
+                round=int(shown_round)
+                if shown_round.isdecimal() and len(shown_round) < 6
+                else 0,  # no round is no yes
             )
         except AgoraError as error:
             return outcome_of(error, call)

@@ -145,6 +145,9 @@ class ReadOnlyMixin(_Base):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
+        if any("\x00" in value for name in request.GET for value in (name, *request.GET.getlist(name))):
+            # No column holds a NUL; PostgreSQL does not even compare with one.
+            return HttpResponseRedirect(request.path)
         extra = {
             "title": capfirst(self.opts.verbose_name_plural),
             "empty_list": self.empty_list,

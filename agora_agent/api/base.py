@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import DataError, connections, transaction
 from rest_framework import exceptions
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import JSONParser
@@ -61,7 +61,11 @@ class AgoraView(APIView):
             require_own_origin(request._request)
 
     def perform_authentication(self, request: Request) -> None:
-        super().perform_authentication(request)
+        try:
+            super().perform_authentication(request)
+        except (ValueError, DataError) as error:
+            # Credentials that no database can look up (a NUL in a user name) are nobody's.
+            raise exceptions.NotAuthenticated from error
         actor = resolve_actor(request)
         if actor is None:
             raise exceptions.NotAuthenticated

@@ -52,6 +52,7 @@ def _rows(report: SweepReport, read: Callable[[], list[Any]]) -> list[Any]:
     except Exception as error:
         logger.exception("the sweeper could not read")
         report.errors.append(describe(error))
+        transactions.refresh(store.alias())
         return []
 
 
@@ -61,6 +62,7 @@ def _each(report: SweepReport, row_id: uuid.UUID, work: Callable[[], None]) -> N
     except (Exception, *LEFT) as error:
         logger.exception("the sweeper could not settle a row", extra={"row": str(row_id)})
         report.errors.append(f"{row_id}: {describe(error)}")
+        transactions.refresh(store.alias())
 
 
 def _orphaned_run(engine: Engine, run: Run, report: SweepReport) -> None:

@@ -35,9 +35,9 @@ def connection_lost(error: BaseException, using: str) -> bool:
             state = getattr(error.__cause__, "sqlstate", None)
             if state:
                 return state.startswith("08") or state in _PG_LOST
-            return isinstance(error, OperationalError | InterfaceError) and (
-                connection.connection is None or bool(connection.connection.closed)
-            )
+            # What the server says carries a state; what has none is the client's own word on a connection that is
+            # gone. Its state now tells nothing: leaving the transaction may have opened another one.
+            return isinstance(error, OperationalError | InterfaceError)
         case "mysql":
             return isinstance(error, InterfaceError) or _mysql_code(error) in _MYSQL_LOST
         case _:

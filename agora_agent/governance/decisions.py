@@ -29,7 +29,13 @@ from agora_agent.governance.ownership import get_call, may_decide, may_settle
 from agora_agent.governance.principal import Impersonated, Principal, is_acting
 from agora_agent.governance.refusals import note_refusal
 from agora_agent.governance.rights import fresh_user
-from agora_agent.governance.standing import Standing, is_by, outcome_of, settlement_of
+from agora_agent.governance.standing import (
+    Standing,
+    is_by,
+    last_settlement_of,
+    outcome_of,
+    settlement_of,
+)
 from agora_agent.governance.writing import conclude, conclude_settlement
 from agora_agent.models import AgentRun, Decision, ToolCall, write_alias
 
@@ -161,14 +167,16 @@ def settle(
                 raise Forbidden
             said = _words(reason, client_label)
             reply = _reply(outcome, output)
-            standing = settlement_of(call)
+            interrupted = call.status == ToolCall.Status.INTERRUPTED
+            # One that has been acted on stands for a client that asks again.
+            standing = settlement_of(call) if interrupted else last_settlement_of(call)
             if standing is not None:
                 if is_by(standing, person) and standing.reply == reply:
                     return Standing.of(standing, repeated=True)
                 raise AlreadyDecided(decision=Standing.of(standing).as_wire())
             if not _is_alive(call.run):
                 raise RunNotActive
-            if call.status != ToolCall.Status.INTERRUPTED:
+            if not interrupted:
                 raise WrongReply("Only a call whose outcome is unknown can be settled.")
             return Standing.of(conclude_settlement(call, reply, using, principal, said))
 

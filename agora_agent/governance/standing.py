@@ -76,10 +76,14 @@ def settlement_of(call: ToolCall) -> Decision | None:
 
     A settlement of an earlier launch ("again") says nothing about this one.
     """
-    if call.launched_at is None:
+    last = last_settlement_of(call)
+    if last is None or call.launched_at is None:
         return None
-    settled = Decision.objects.filter(
-        tool_call=call.pk, verdict=Decision.Verdict.SETTLE, created_at__gte=call.launched_at
-    )
+    return last if last.created_at >= call.launched_at else None
+
+
+def last_settlement_of(call: ToolCall) -> Decision | None:
+    """What a person last said became of the call, whichever launch it was about."""
+    settled = Decision.objects.filter(tool_call=call.pk, verdict=Decision.Verdict.SETTLE)
     found: Decision | None = settled.select_related("principal").order_by("-created_at", "-id").first()
     return found

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from django.db import DatabaseError
+from django.db import Error as DatabaseFailure
 from django.utils.module_loading import import_string
 
 from agora_agent import codec
@@ -118,7 +118,7 @@ class ModelStep:
                     raise
                 logger.warning("model call failed", extra={"run_id": str(run_id), "code": error.code})
                 return _failed(error.code, error.message)
-            except DatabaseError:
+            except DatabaseFailure:
                 raise  # of the live text: the step is executed again
             except Exception as error:
                 logger.exception("the provider failed", extra={"run_id": str(run_id)})

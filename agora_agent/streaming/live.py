@@ -117,7 +117,9 @@ class LiveText:
     def _frame(self, reasoning: bool, text: str) -> FrameData:
         if reasoning:
             return FrameData("reasoning", {"runId": str(self.run_id), "text": text})
-        return FrameData("", {"delta": text})
+        # A delegated run's words say whose they are; a plain reader shows them all the same.
+        whose = {} if self.run_id == self.stream_id else {"runId": str(self.run_id)}
+        return FrameData("", {"delta": text, **whose})
 
     def _raise_broken(self) -> None:
         if self._broken is not None:

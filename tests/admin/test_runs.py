@@ -458,3 +458,9 @@ def test_no_page_needs_inline_code(alice, operator, make_run, make_call, browse)
         assert "<style" not in page, url
         assert not re.search(r"\son\w+=|\sstyle=", page), url
         assert not re.search(r"<script(?![^>]*\ssrc=)[^>]*>\s*\S", page), url
+
+
+@pytest.mark.parametrize("query", ["status=%00", "agent=%00", "status__exact=%00", "q=%00"])
+def test_a_nul_in_a_filter_is_no_fault(operator, browse, query):
+    answer = browse(operator).get(f"/admin/agora_agent/agentrun/?{query}")
+    assert answer.status_code == 302

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import uuid
@@ -327,3 +328,10 @@ def test_an_account_that_is_gone_owns_nothing(alice: Any, bob: Any) -> None:
     alice.delete()
     assert AgentRun.objects.get(pk=run.pk).actor is None
     is_problem(get(signed_in(bob), f"runs/{run.pk}"), 404)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_credentials_that_no_database_can_look_up_are_nobodys(client):
+    credentials = base64.b64encode(b"al\x00ice:demo").decode()
+    answer = client.get("/agent/runs", headers={"authorization": f"Basic {credentials}"})
+    assert answer.status_code == 401

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import socket
 
 import pytest
 from django.contrib.auth.models import Group
@@ -103,3 +105,40 @@ def test_a_commit_whose_acknowledgement_is_lost_is_recognised_as_our_own(make_en
         if not fired:
             break
     assert nth > 15
+
+
+@pytest.mark.postgres
+def test_a_connection_that_breaks_off_in_a_transaction_is_tried_again(make_engine, begin):
+    """Not the server's word (that has a state) but the wire's: the socket is gone."""
+    cut = []
+
+    def commit(_):
+        group = Group.objects.create(name=f"try {len(cut)}")
+        if len(cut) < 2:
+            cut.append(1)
+            break_wire()
+        return group.name
+
+    def flow(ctx, given):
+        return ctx.step("s", commit)
+
+    engine = make_engine(workflows={"flow": flow})
+    run = begin(engine)
+    engine.drive(run)
+    assert engine.result(run).output == "try 2"
+    assert list(Group.objects.values_list("name", flat=True)) == ["try 2"]
+
+
+@pytest.mark.postgres
+def test_a_sweeper_whose_connection_broke_off_reads_again_in_its_next_pass(make_engine):
+    engine = make_engine()
+    assert engine.sweep().errors == []
+    break_wire()
+    engine.sweep()
+    assert engine.sweep().errors == []
+
+
+def break_wire():
+    wire = socket.socket(fileno=os.dup(connection.connection.pgconn.socket))
+    wire.shutdown(socket.SHUT_RDWR)
+    wire.close()

@@ -8,6 +8,7 @@ import pytest
 
 from agora_agent.agents import registry
 from agora_agent.durable.models import Journal, Run, Signal, Task
+from agora_agent.exceptions import AlreadyDecided
 from agora_agent.governance.decisions import decide, settle
 from agora_agent.models import AgentRun, Decision, Frame, Message, ToolCall
 from agora_agent.providers.scripted import Reply
@@ -272,6 +273,10 @@ def test_an_unknown_outcome_waits_for_a_person_who_can_run_it_again(alice, carol
     assert OUTBOX[0][0] == f"{run_id}:{call.call_id}"
     run.refresh_from_db()
     assert (run.status, run.answer) == ("completed", "Wiped.")
+    again = settle(principal(carol), run_id=run_id, call_id=call.call_id, outcome="again")
+    assert again.repeated
+    with pytest.raises(AlreadyDecided):
+        settle(principal(carol), run_id=run_id, call_id=call.call_id, outcome="failed")
 
 
 def test_a_second_process_finishes_what_the_first_began(alice, clerk, engine):

@@ -83,7 +83,7 @@ def test_order_of_answer_and_reasoning_is_kept(stream: uuid.UUID) -> None:
     assert [(frame.event, frame.data) for frame in stored(stream)] == [
         ("reasoning", {"runId": str(run_id), "text": "hm"}),
         ("reasoning", {"runId": str(run_id), "text": " so"}),
-        ("", {"delta": "AB"}),
+        ("", {"delta": "AB", "runId": str(run_id)}),  # a delegated run's words say whose they are
         ("reasoning", {"runId": str(run_id), "text": "then"}),
     ]
 
