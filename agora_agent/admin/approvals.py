@@ -24,6 +24,7 @@ from agora_agent.exceptions import AgoraError, NotVisible
 from agora_agent.governance import decisions, ownership
 from agora_agent.governance.refusals import note_refusal
 from agora_agent.governance.rights import DECIDE_ANY, VIEW_ALL_RUNS, has_perm, holds
+from agora_agent.governance.shown import Reader
 from agora_agent.models import PendingApproval, ToolCall
 from agora_agent.templatetags.agora_admin import ago, until, visible
 
@@ -86,7 +87,7 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         rows: models.QuerySet[Any] = (
             waiting.filter(status=ToolCall.Status.PENDING_APPROVAL, run__tenant=tenant_of(request))
             .select_related("run", "run__actor")
-            .defer("output", "error", "run__input", "run__requesters", "run__answer", "run__error_detail")
+            .defer("output", "error", "run__input", "run__answer", "run__error_detail")
         )
         return rows
 
@@ -99,6 +100,13 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
         # Decided ones too: a link that somebody was sent shows what came of it.
         asked = PendingApproval.objects.exclude(tier=ToolCall.Tier.NONE)
         return asked.select_related("run", "run__actor", "decided_by")
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        changelist = super().get_changelist_instance(request)
+        reader = Reader(request.user)
+        for call in changelist.result_list:  # columns are not told who asks
+            call.reader = reader
+        return changelist
 
     # -- pages -------------------------------------------------------------------------------------------------
 
@@ -178,8 +186,8 @@ class PendingApprovalAdminMixin(ReadOnlyMixin):
     # -- columns -----------------------------------------------------------------------------------------------
 
     @admin.display(description=gettext_lazy("what will happen"))
-    def what(self, call: ToolCall) -> SafeString:
-        return format_html('<span class="agora-what">{}</span>', visible(words.sentence(call)))
+    def what(self, call: Any) -> SafeString:
+        return format_html('<span class="agora-what">{}</span>', visible(words.sentence(call, call.reader)))
 
     @admin.display(description=gettext_lazy("requester"))
     def requester(self, call: ToolCall) -> SafeString:

@@ -8,8 +8,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from agora_agent.admin import words
-from agora_agent.admin.redaction import hidden_names, shown_arguments
+from agora_agent.admin.arguments import shown_arguments
 from agora_agent.governance import ownership
+from agora_agent.governance.shown import Reader, shown
 from agora_agent.models import Message, ToolCall
 from agora_agent.templatetags.agora_admin import aware
 
@@ -24,6 +25,8 @@ def card_context(call: Any, user: Any) -> dict[str, Any]:
     may_reject = may or ownership.may_decide(user, call, "reject")
     decided = bool(call.decided_by_id or call.decided_ref)
     said, asked = _words_of(call)
+    reader = Reader(user)
+    seen = shown(call, reader)
     return {
         "title": _title(call, pending and not over and may),
         "call": call,
@@ -39,8 +42,9 @@ def card_context(call: Any, user: Any) -> dict[str, Any]:
         "requester": words.person(call.run.actor, call.run.actor_ref),
         "tier": words.tier(call),
         "who_decides": words.who_decides(call),
-        "arguments": shown_arguments(call, unredacted=may),
-        "redacted": not may and bool(hidden_names(call)),
+        "arguments": shown_arguments(call, reader),
+        "preview": seen.preview,
+        "redacted": seen.hidden,
         "model_said": said,
         "requester_said": asked,
     }

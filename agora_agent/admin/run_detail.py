@@ -9,13 +9,12 @@ from django.db.models import Sum
 from django.http import HttpRequest
 
 from agora_agent.admin import words
+from agora_agent.admin.arguments import shown_arguments
 from agora_agent.admin.journal import journal_page
-from agora_agent.admin.redaction import hidden_names, shown_arguments
 from agora_agent.db import database_now
-from agora_agent.governance.rights import has_perm
+from agora_agent.governance.shown import Reader, shown
 from agora_agent.models import AgentRun, Message, ToolCall, Usage, write_alias
 
-PAYLOAD = "agora_agent.view_run_payload"
 #: Rows of one kind on one page; a run of the default limits stays below.
 SHOWN_ROWS = 200
 
@@ -46,7 +45,8 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
     """Facts, wait, calls, messages, children, usage and journal of one run."""
     from agora_agent.admin.runs import open_calls
 
-    payload = has_perm(request.user, PAYLOAD)
+    reader = Reader(request.user)
+    payload = reader.sees_payloads
     calls = list(run.tool_calls.select_related("decided_by").order_by("step", "index")[: SHOWN_ROWS + 1])
     for call in calls:
         call.run = run
@@ -66,7 +66,7 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
         "requester": words.person(run.actor, run.actor_ref),
         "cancelled_by": words.person_of_ref(run.cancelled_by),
         "elapsed_until": run.finished_at or database_now(write_alias()),
-        "calls": [_row(call, payload) for call in calls[:SHOWN_ROWS]],
+        "calls": [_row(call, reader) for call in calls[:SHOWN_ROWS]],
         "calls_cut": len(calls) > SHOWN_ROWS,
         "transcript": messages[:SHOWN_ROWS],
         "transcript_cut": len(messages) > SHOWN_ROWS,
@@ -83,14 +83,14 @@ def run_context(run: AgentRun, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _row(call: ToolCall, payload: bool) -> CallRow:
+def _row(call: ToolCall, reader: Reader) -> CallRow:
     decided = bool(call.decided_by_id or call.decided_ref)
     return CallRow(
         call=call,
         tone=words.call_tone(call),
         decided_by=words.person(call.decided_by, call.decided_ref) if decided else "",
         door=words.door(call.via),
-        arguments=shown_arguments(call, unredacted=payload),
-        redacted=not payload and bool(hidden_names(call)),
+        arguments=shown_arguments(call, reader),
+        redacted=shown(call, reader).hidden,
         has_card=bool(call.tier),
     )

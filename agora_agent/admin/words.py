@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from agora_agent.governance.shown import Reader, shown
 from agora_agent.models import AgentRun, ToolCall
 
 #: The tone of a status: one of the classes ``agora-<tone>`` of the style sheet.
@@ -135,12 +136,13 @@ def tier(call: ToolCall) -> str:
     return _("Nobody is asked")
 
 
-def sentence(call: ToolCall, limit: int = 160) -> str:
-    """What will happen, in one line: the tool's own preview, else the tool and its arguments."""
-    if call.preview:
-        text = call.preview.strip().splitlines()[0] if call.preview.strip() else call.tool_name
+def sentence(call: ToolCall, reader: Reader, limit: int = 160) -> str:
+    """What will happen, in one line, as ``reader`` sees it: the tool's own preview, else the tool and its arguments."""
+    seen = shown(call, reader)
+    if seen.preview:
+        text = seen.preview.strip().splitlines()[0] if seen.preview.strip() else call.tool_name
     else:
-        arguments = call.input if isinstance(call.input, dict) else {}
+        arguments = seen.input if isinstance(seen.input, dict) else {}
         pairs = ", ".join(f"{name} = {value}" for name, value in arguments.items())
         text = f"{call.tool_name}: {pairs}" if pairs else call.tool_name
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -9,7 +9,6 @@ from typing import Any
 from agora_agent.api.serializers.base import told_time
 from agora_agent.runners.journal import read_journal
 
-VIEW_PAYLOAD = "agora_agent.view_run_payload"
 MAX_ROWS = 1000
 
 

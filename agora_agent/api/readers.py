@@ -15,6 +15,7 @@ from django.utils.crypto import constant_time_compare
 from rest_framework.authentication import BasicAuthentication, SessionAuthentication
 from rest_framework.request import Request, clone_request
 
+from agora_agent.governance import shown
 from agora_agent.governance.actors import Actor, resolve_actor
 from agora_agent.governance.ownership import get_run
 from agora_agent.governance.rights import fresh_user
@@ -33,6 +34,8 @@ class Reader:
         self._password_hash = _auth_hash(request.user)
         self._actor = actor
         self._run_id = run.pk
+        #: False where frames are shown without what their tools mark with ``redact``.
+        self.sees_all = shown.Reader(actor.user).sees_all_of(run)
 
     def may_read(self) -> bool:
         """True if everything that let the reader in still holds. Whatever cannot be found out is a no."""
@@ -54,7 +57,8 @@ class Reader:
         if actor is None or (actor.ref, actor.tenant) != (self._actor.ref, self._actor.tenant):
             return False
         person = fresh_user(actor.user.pk)
-        get_run(person, self._run_id, actor.tenant)
+        run = get_run(person, self._run_id, actor.tenant)
+        self.sees_all = shown.Reader(person).sees_all_of(run)
         return True
 
     def _is_signed_in(self, user: Any) -> bool:

@@ -20,8 +20,10 @@ from agora_agent.api.capacity import Lease
 from agora_agent.api.readers import Reader, questions
 from agora_agent.conf import agora_settings
 from agora_agent.exceptions import InvalidInput, StreamNeedsAsgi, reader_message
+from agora_agent.governance.shown import shown_frame
 from agora_agent.models import AgentRun
 from agora_agent.streaming import sse
+from agora_agent.streaming.frames import StoredFrame
 from agora_agent.streaming.hub import End, Item, hub
 
 CONTENT_TYPE = "text/event-stream"
@@ -107,19 +109,23 @@ async def _chunks(
                     if not await questions.ask(reader.may_read):
                         return
                     look_again = monotonic() + agora_settings.STREAM_KEEPALIVE_SECONDS
-                yield b"".join(map(_encode, items)) if items else sse.KEEP_ALIVE
+                yield b"".join(_encode(item, reader) for item in items) if items else sse.KEEP_ALIVE
                 if items and isinstance(items[-1], End):
                     return
     finally:
         lease.release()
 
 
-def _encode(item: Item | End) -> bytes:
+def _encode(item: Item | End, reader: Reader) -> bytes:
     if isinstance(item, Item):
-        return item.sse
+        return item.sse if reader.sees_all else _shown(item.frame)
     if item.event == "error":
         return sse.encode("error", _for_readers(item.data))
     return sse.encode(item.event, item.data) if item.event else b""
+
+
+def _shown(frame: StoredFrame) -> bytes:
+    return sse.encode(frame.event, shown_frame(frame.event, frame.data), frame.seq)
 
 
 def _for_readers(data: dict[str, Any]) -> dict[str, Any]:

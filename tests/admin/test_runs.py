@@ -247,26 +247,6 @@ def test_a_megabyte_of_output_is_shortened(alice, operator, make_run, make_call,
     assert "1,000,000 characters" in page
 
 
-def test_arguments_that_the_tool_hides_are_hidden_without_the_payload_permission(
-    alice, make_run, make_call, browse, operator
-):
-    from agora_agent import Agent, tool
-    from agora_agent.agents import registry
-
-    @tool(kind="action", redact=("secret",))
-    def pay(secret: str, amount: int) -> str:
-        """Pay."""
-        return secret
-
-    reader = person("rita", "agora_agent.view_all_runs", is_staff=True)
-    with registry.isolated():
-        registry.register(Agent(name="till", instructions="", tools=[pay], public=True))
-        run = make_run(alice, agent="till")
-        make_call(run, tool_name="pay", input={"secret": "hunter2", "amount": 5})
-        assert "hunter2" not in text(browse(reader), detail(run))
-        assert "hunter2" in text(browse(operator), detail(run))
-
-
 def test_what_went_wrong_inside_is_for_operators(alice, operator, make_run, browse):
     run = make_run(
         alice, status="failed", phase="ended", error_code="model_failed", error_detail="sk-123 leaked"

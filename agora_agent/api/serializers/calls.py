@@ -9,11 +9,14 @@ from rest_framework import serializers
 
 from agora_agent.api.serializers.base import OptionalTextField, TimeField, WireField, WireSerializer
 from agora_agent.api.serializers.people import person
-from agora_agent.models import ToolCall
+from agora_agent.governance.shown import shown
+from agora_agent.models import AgentRun, ToolCall
+from agora_agent.streaming.wire import to_wire
 
 
 class ToolCallSerializer(WireSerializer):
-    """What was asked for, what was decided, what came of it. Needs ``decided_by`` loaded."""
+    """What was asked for, what was decided, what came of it. Needs ``decided_by`` and ``run`` loaded, and a
+    ``reader`` in the context."""
 
     run_id = serializers.UUIDField(read_only=True)
     tool_call_id = serializers.CharField(source="call_id", read_only=True)
@@ -21,8 +24,8 @@ class ToolCallSerializer(WireSerializer):
     kind = serializers.CharField(read_only=True)
     status = serializers.CharField(read_only=True)
     round = serializers.IntegerField(read_only=True)
-    input = WireField()
-    digest = OptionalTextField()
+    input = serializers.SerializerMethodField()
+    digest = serializers.SerializerMethodField()
     output = WireField()
     error = OptionalTextField()
     tier = OptionalTextField()
@@ -36,6 +39,16 @@ class ToolCallSerializer(WireSerializer):
     expires_at = TimeField()
     executed_at = TimeField()
     duration_ms = serializers.SerializerMethodField()
+
+    def to_representation(self, instance: ToolCall) -> Any:
+        self._shown = shown(instance, self.context["reader"])
+        return super().to_representation(instance)
+
+    def get_input(self, call: ToolCall) -> Any:
+        return to_wire(self._shown.input)
+
+    def get_digest(self, call: ToolCall) -> str | None:
+        return self._shown.digest or None
 
     def get_decided_by(self, call: ToolCall) -> str | None:
         if call.decided_by is not None:
@@ -54,8 +67,11 @@ class ApprovalSerializer(ToolCallSerializer):
     thread_id = serializers.UUIDField(source="run.thread_id", read_only=True)
     agent = serializers.CharField(source="run.agent", read_only=True)
     requester = serializers.SerializerMethodField()
-    preview = OptionalTextField()
+    preview = serializers.SerializerMethodField()
     age = serializers.SerializerMethodField()
+
+    def get_preview(self, call: ToolCall) -> str | None:
+        return to_wire(self._shown.preview) or None
 
     def get_requester(self, call: ToolCall) -> dict[str, str] | None:
         return person(call.run.actor, call.run.actor_ref)
@@ -66,10 +82,10 @@ class ApprovalSerializer(ToolCallSerializer):
         return max(0, int(age.total_seconds()))
 
 
-def calls_of(run_ids: Any) -> Any:
-    """The calls of runs in the order in which they were asked for, ready to be told."""
-    return (
-        ToolCall.objects.filter(run_id__in=run_ids)
-        .select_related("decided_by")
-        .order_by("created_at", "step", "index", "id")
-    )
+def calls_of(run: AgentRun) -> list[ToolCall]:
+    """The calls of a run in the order in which they were asked for, ready to be told."""
+    calls = run.tool_calls.select_related("decided_by").order_by("created_at", "step", "index", "id")
+    found: list[ToolCall] = list(calls)
+    for call in found:
+        call.run = run
+    return found

@@ -17,7 +17,7 @@ from agora_agent.api.serializers.runs import RunSerializer, facts
 from agora_agent.db import database_now
 from agora_agent.exceptions import InvalidInput
 from agora_agent.governance.ownership import get_run, inbox, visible_runs
-from agora_agent.governance.rights import has_perm
+from agora_agent.governance.shown import Reader
 from agora_agent.models import AgentRun, write_alias
 
 
@@ -60,9 +60,11 @@ class RunView(AgoraView):
         children = list(run.children.select_related("actor").order_by("created_at", "id"))
         context = facts([run, *children])
         data: dict[str, Any] = dict(RunSerializer(run, context=context).data)
-        data["toolCalls"] = ToolCallSerializer(calls_of([run.pk]), many=True).data
+        reader = Reader(self.user)
+        calls = ToolCallSerializer(calls_of(run), many=True, context={"reader": reader})
+        data["toolCalls"] = calls.data
         data["children"] = RunSerializer(children, many=True, context=context).data
-        if has_perm(self.user, journal.VIEW_PAYLOAD):
+        if reader.sees_payloads:
             data["journal"] = journal.entries(run.pk)
         self.note_foreign_read(run, "run")
         return Response(data)
@@ -76,6 +78,6 @@ class ApprovalsView(AgoraView):
     def get(self, request: Request) -> Response:
         rows = inbox(self.user, self.tenant).select_related("run__actor", "decided_by")
         page = paginate(rows, request.query_params, newest_first=False)
-        context = {"now": database_now(write_alias())}
+        context = {"now": database_now(write_alias()), "reader": Reader(self.user)}
         results = ApprovalSerializer(page.rows, many=True, context=context).data
         return Response({"results": results, "next": page.next})

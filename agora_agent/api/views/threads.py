@@ -16,6 +16,7 @@ from agora_agent.api.serializers.bodies import ThreadBody
 from agora_agent.api.serializers.threads import MessageSerializer, ThreadSerializer
 from agora_agent.exceptions import InvalidInput
 from agora_agent.governance.ownership import get_thread, visible_threads
+from agora_agent.governance.shown import Reader, shown_requests
 from agora_agent.models import Message, Thread
 
 MESSAGES = 200
@@ -68,10 +69,11 @@ class ThreadView(AgoraView):
         if (before := self._before(request)) is not None:
             messages = messages.filter(seq__lt=before)
         newest = list(messages.order_by("-seq")[: MESSAGES + 1])
-        shown = newest[:MESSAGES][::-1]
+        told = newest[:MESSAGES][::-1]
         data: dict[str, Any] = dict(ThreadSerializer(thread).data)
-        data["messages"] = MessageSerializer(shown, many=True).data
-        data["before"] = shown[0].seq if len(newest) > MESSAGES else None
+        requests = shown_requests(told, thread, Reader(self.user))
+        data["messages"] = MessageSerializer(told, many=True, context={"requests": requests}).data
+        data["before"] = told[0].seq if len(newest) > MESSAGES else None
         self.note_foreign_read(thread, "thread")
         return Response(data)
 
